@@ -1,0 +1,111 @@
+# The study as a table of contents: config -> artifacts -> records -> tables -> figures -> article.
+# Two commands do everything: `make report` and `make test`. `make help` lists the rest.
+
+PROFILE ?= cpu
+DEPTH ?= default
+STUDY := $(PROFILE)$(if $(filter-out default,$(DEPTH)),-$(DEPTH))
+PYTHON ?= python3
+
+# What the rules below need to know about the profile: one launch per YAML file beside study.yaml.
+CONFIGS := $(wildcard config/$(PROFILE)/*.yaml)
+LAUNCHES := $(filter-out study,$(basename $(notdir $(CONFIGS))))
+
+B := build/$(STUDY)
+TABLES := report/tables/$(STUDY)
+PAGE := report/$(STUDY)/index.html
+MEASURED := $(LAUNCHES:%=$(B)/02_measure-%.ipynb)
+
+# The study's own interpreter: an activated conda environment that holds the locked versions, else .venvs/study.
+STUDY_PYTHON = $(shell $(PYTHON) lib/environments.py --which study)
+EXECUTE = $(STUDY_PYTHON) -m lib.execute
+PARAMETERS = profile=$(PROFILE) depth=$(DEPTH)
+
+# A notebook's kernel has no terminal; this one shows its progress. In a log, one plain line per stage.
+export STUDY_TERMINAL ?= $(shell tty 2>/dev/null || echo none)
+export PYTHONPATH := $(CURDIR)
+export PYTHONDONTWRITEBYTECODE := 1
+
+.DELETE_ON_ERROR:
+.NOTPARALLEL:            # one computer never measures two things at once
+.SUFFIXES:
+.PHONY: help report measured article plan lab test lint remeasure predict doctor clean env
+
+##@ The study
+
+report: env  ## run what is missing of the study and render the article: report/index.html
+	@status=0; \
+	$(MAKE) --no-print-directory -k measured || status=$$?; \
+	$(MAKE) --no-print-directory article || status=$$?; \
+	exit $$status
+
+measured: $(MEASURED)
+
+article: $(PAGE)
+	@cmp -s $(PAGE) report/index.html || { cp $(PAGE) report/.index.tmp && mv report/.index.tmp report/index.html; }
+	@echo "The article: report/index.html (study $(STUDY))"
+
+plan: env  ## print every launch, level, repeat, expected duration and disk use; run nothing
+	@$(STUDY_PYTHON) -m lib.measure.plan $(PROFILE) $(DEPTH)
+
+lab: env  ## open JupyterLab on the first notebook
+	@$(STUDY_PYTHON) -m jupyterlab --ip=127.0.0.1 notebooks/00_start_here.ipynb
+
+remeasure: env  ## put a record aside and take it again: make remeasure LAUNCH=name (or all of the profile)
+	@$(STUDY_PYTHON) -m lib.measure.remeasure $(PROFILE) $(DEPTH) $(LAUNCH)
+	@rm -f $(if $(LAUNCH),$(B)/02_measure-$(LAUNCH).ipynb,$(MEASURED))
+	@$(MAKE) --no-print-directory report
+
+##@ The rules behind it
+
+# config -> artifacts
+$(B)/01_build.ipynb: notebooks/01_build.ipynb $(CONFIGS)
+	@$(EXECUTE) $< $@ $(PARAMETERS)
+
+# config -> record. Code is no prerequisite: a record is a dated fact. The notebook leaves a record with this
+# config's hash alone, so a touched or restored file costs seconds, never a measurement.
+$(B)/02_measure-%.ipynb: config/$(PROFILE)/%.yaml config/$(PROFILE)/study.yaml | $(B)/01_build.ipynb
+	@$(EXECUTE) notebooks/02_measure.ipynb $@ $(PARAMETERS) launch=$*
+
+# what others published, physics, predictions
+READING := lib/errors.py lib/paths.py lib/config.py lib/records.py lib/metrics.py lib/stats.py
+$(B)/03_physics_and_prediction.ipynb: notebooks/03_physics_and_prediction.ipynb $(wildcard data/*) $(wildcard lib/analyse/*.py)
+	@$(EXECUTE) $< $@
+
+# records -> numbers
+RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json)
+$(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard data/*) $(wildcard lib/analyse/*.py) $(READING)
+	@$(EXECUTE) $< $@ $(PARAMETERS)
+
+# numbers -> pictures
+$(B)/06_figures.ipynb: notebooks/06_figures.ipynb $(B)/05_tables.ipynb $(wildcard lib/show/style.py lib/show/plot*.py)
+	@$(EXECUTE) $< $@ $(PARAMETERS)
+
+# numbers, pictures -> prose
+$(PAGE): report/article.md $(wildcard report/template/*) $(B)/03_physics_and_prediction.ipynb $(B)/06_figures.ipynb $(wildcard lib/show/*.py)
+	@$(STUDY_PYTHON) -m lib.show.article $(PROFILE) $(DEPTH)
+
+env:
+	@$(PYTHON) lib/environments.py study
+
+##@ Keeping it true
+
+predict: env  ## re-make data/predictions.csv from the kernel tables of aiconfigurator-core
+	@$(PYTHON) lib/environments.py predict
+	@.venvs/predict/bin/python -m lib.analyse.predict
+
+test: env  ## lint, types, unit tests, and the smoke profile with real engines
+	@$(PYTHON) lib/environments.py test
+	@$(MAKE) --no-print-directory lint
+	@.venvs/test/bin/python -m pytest
+
+lint:
+	@.venvs/test/bin/ruff check .
+	@.venvs/test/bin/ruff check --select E,F,W,I notebooks
+	@.venvs/test/bin/mypy
+
+clean:  ## remove what is free to make again; records, models and environments stay
+	@rm -rf build figures/*/ report/tables report/index.html report/smoke report/cpu report/cpu-full
+
+help:  ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^##@ [^T]/ || /^##@ The study/ {printf "\n%s\n", substr($$0, 5)} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@printf "\nVariables: PROFILE=%s (smoke, cpu, ...)  DEPTH=%s (default, full)\n" "$(PROFILE)" "$(DEPTH)"

@@ -1,0 +1,271 @@
+"""What will be measured, checked at the door. A profile is a folder config/<profile>/ with `study.yaml` and one
+YAML file per launch (engine x precision). Nothing else decides what a study does, and every record carries the hash
+of what it was taken with.
+
+Rule: an unknown key is refused with the nearest right one; a value is refused with its place and what is allowed.
+"""
+
+import difflib
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from lib import paths
+from lib.errors import ConfigError
+
+Depth = Literal["default", "full"]
+
+
+class Strict(BaseModel):
+    """A frozen section that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Hardware(Strict):
+    """The machine the profile is written for."""
+
+    name: str
+    gpus: int = Field(ge=0)
+    note: str = ""
+
+
+class Price(Strict):
+    """What an hour of the whole node costs."""
+
+    usd_per_hour: float = Field(gt=0)
+    source: str
+    date: str
+
+
+class Model(Strict):
+    """The model every launch of the profile serves."""
+
+    name: str
+    tokenizer: str                              # artifact that holds tokenizer.json
+    context: int = Field(gt=0)                  # tokens
+    layers: int = Field(gt=0)
+    hidden: int = Field(gt=0)
+    intermediate: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    vocab: int = Field(gt=0)
+    tied_embeddings: bool
+    licence: str
+    note: str = ""
+
+
+class Sla(Strict):
+    """The promise to the user. Percentiles are over requests."""
+
+    ttft_p95_ms: float = Field(gt=0)
+    tpot_p95_ms: float = Field(gt=0)
+    sessions: int = Field(gt=0)                 # concurrent sessions that must be served
+    failure_budget: float = Field(ge=0, lt=1)   # share of requests that may fail
+    stated: str                                 # date it was written down
+    reason: str
+
+
+class Lengths(Strict):
+    """Token lengths: mean, relative spread and shape of their distribution."""
+
+    mean: int = Field(gt=0)
+    spread: float = Field(default=0.0, ge=0, lt=1)          # +- share of the mean
+    shape: Literal["constant", "uniform", "lognormal"] = "uniform"
+
+
+class Workload(Strict):
+    """What a request looks like."""
+
+    input_tokens: Lengths
+    output_tokens: Lengths
+    prefix_cache: Literal["avoid", "wanted"] = "avoid"
+    reads_like: str                             # one line for the page
+
+
+class Level(Strict):
+    """One load: how many at once, or how many per second."""
+
+    kind: Literal["closed", "poisson"]
+    workload: str
+    concurrency: int | None = Field(default=None, gt=0)
+    rate_rps: float | None = Field(default=None, gt=0)
+    seconds: float = Field(gt=0)                # new requests are issued for this long after the ramp
+
+    @model_validator(mode="after")
+    def _one_load(self) -> "Level":
+        if (self.kind == "closed") != (self.concurrency is not None) or (self.kind == "poisson") != (self.rate_rps is not None):
+            raise ValueError("a closed level has `concurrency`, a poisson level has `rate_rps`, and never both")
+        return self
+
+    @property
+    def id(self) -> str:
+        """Name in records and tables: closed-8, poisson-1.5."""
+        return f"closed-{self.concurrency}" if self.kind == "closed" else f"poisson-{self.rate_rps:g}"
+
+
+class Statistics(Strict):
+    """How often, and with how much patience."""
+
+    runs: int = Field(gt=0)                     # starts of the server
+    repeats: int = Field(gt=0)                  # takings of every level within a run, order shuffled
+    warmup_seconds: float = Field(gt=0)         # load at each concurrency before its first taking
+    drain_seconds: float = Field(gt=0)          # grace for requests in flight when a level ends
+    request_timeout_seconds: float = Field(gt=0)
+
+
+class Study(Strict):
+    """config/<profile>/study.yaml, with the depth applied."""
+
+    title: str
+    profile: str
+    depth: Depth
+    kind: Literal["measured", "rehearsal"] = "measured"
+    hardware: Hardware
+    price: Price | None
+    model: Model
+    sla: Sla
+    workloads: dict[str, Workload]
+    levels: tuple[Level, ...]
+    statistics: Statistics
+    headline_workload: str
+    noise_floor_pair: tuple[str, str] | None = None   # two launches that are the same thing: the A/A pair
+    seed: int
+
+    @model_validator(mode="after")
+    def _names(self) -> "Study":
+        known = sorted(self.workloads)
+        for name in [self.headline_workload, *(level.workload for level in self.levels)]:
+            if name not in self.workloads:
+                raise ValueError(f"workload {name!r} is not defined; defined are {', '.join(known)}")
+        ids = [level.id for level in self.levels]
+        if len(ids) != len(set(ids)):
+            raise ValueError(f"two levels have the same load: {', '.join(ids)}")
+        return self
+
+    @property
+    def name(self) -> str:
+        """Name of folders: cpu, or cpu-full for DEPTH=full."""
+        return paths.study_name(self.profile, self.depth)
+
+
+class Launch(Strict):
+    """config/<profile>/<name>.yaml: one server, engine x precision."""
+
+    name: str
+    engine: str
+    precision: str
+    artifact: str
+    environment: str                            # which locked environment runs it
+    start_seconds: float = Field(gt=0)          # time limit for becoming ready
+    settings: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _plain(cls, name: str) -> str:
+        if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
+            raise ValueError(f"{name!r} may hold only letters, digits, '-', '_' and '.'; it becomes a file name")
+        return name
+
+
+def profiles() -> list[str]:
+    """Names of the profiles there are."""
+    return sorted(path.parent.name for path in paths.CONFIG.glob("*/study.yaml"))
+
+
+def load_study(profile: str, depth: str = "default") -> Study:
+    """Read a profile's study.yaml; `depth: {full: ...}` overrides sections for DEPTH=full.
+
+    Raises
+    ------
+    ConfigError : unknown profile or depth, YAML that does not parse, unknown keys, impossible values.
+    """
+    path = paths.CONFIG / profile / "study.yaml"
+    if profile not in profiles():
+        raise ConfigError(f"There is no profile {profile!r}{_nearest(profile, profiles())}. Profiles: {', '.join(profiles())}.")
+    data = _yaml(path)
+    overrides = data.pop("depth", {})
+    if not isinstance(overrides, dict) or depth not in ("default", *overrides):
+        raise ConfigError(f"{path}: depth {depth!r} is not defined{_nearest(depth, overrides)}. Depths: default, {', '.join(overrides)}.")
+    if depth != "default":
+        data |= overrides[depth]
+    return _validated(Study, data | {"profile": profile, "depth": depth}, path)
+
+
+def load_launch(profile: str, name: str) -> Launch:
+    """Read one launch file of a profile.
+
+    Raises
+    ------
+    ConfigError : as for `load_study`.
+    """
+    known = launch_names(profile)
+    if name not in known:
+        raise ConfigError(f"Profile {profile!r} has no launch {name!r}{_nearest(name, known)}. Launches: {', '.join(known)}.")
+    path = paths.CONFIG / profile / f"{name}.yaml"
+    return _validated(Launch, _yaml(path) | {"name": name}, path)
+
+
+def launch_names(profile: str) -> list[str]:
+    """Names of a profile's launches, in the order they run (that of their file names)."""
+    return sorted(path.stem for path in (paths.CONFIG / profile).glob("*.yaml") if path.stem != "study")
+
+
+def config_hash(study: Study, launch: Launch) -> str:
+    """First 16 hex digits of the SHA-256 over everything that decides a launch's numbers."""
+    text = json.dumps([study.model_dump(mode="json"), launch.model_dump(mode="json")], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def validated(kind: type[Strict], data: dict[str, Any], where: str) -> Any:
+    """Check a mapping against a section, with messages as for a file. `where` names its place."""
+    return _validated(kind, data, Path(where))
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read as YAML: {error}".replace("\n", " ")) from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must be a mapping of keys to values, not {type(data).__name__}.")
+    return data
+
+
+def _nearest(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(str(word), [str(k) for k in known], n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _validated(kind: type[Strict], data: dict[str, Any], path: Path) -> Any:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: " + "; ".join(_explain(kind, e) for e in error.errors()) + ".") from error
+
+
+def _explain(kind: type[Strict], error: Any) -> str:
+    place = ".".join(str(part) for part in error["loc"]) or "file"
+    if error["type"] == "extra_forbidden":
+        known = _fields_at(kind, error["loc"][:-1])
+        return f"unknown key {place!r}{_nearest(error['loc'][-1], known)}; known here: {', '.join(known)}"
+    if error["type"] == "missing":
+        return f"key {place!r} is missing"
+    value = "" if isinstance(error["input"], dict) else f" (got {error['input']!r})"
+    return f"{place}: {error['msg'].removeprefix('Value error, ')}{value}"
+
+
+def _fields_at(kind: Any, where: tuple[Any, ...]) -> list[str]:
+    """Field names of the section found by walking `where` down from `kind`."""
+    for part in where:
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
+            kind = kind.model_fields[part].annotation
+        inner = [a for a in getattr(kind, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)]
+        if inner:
+            kind = inner[0]
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []

@@ -1,0 +1,45 @@
+"""A notebook's result appears whole or not at all; its refusals read as paragraphs."""
+
+import nbformat
+import pytest
+
+from lib.errors import ConfigError, StudyError
+from lib.execute import execute
+
+
+def notebook(path, *sources, parameters="x = '1'"):
+    book = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "language": "python", "display_name": "p"}})
+    tagged = nbformat.v4.new_code_cell(parameters)
+    tagged.metadata["tags"] = ["parameters"]
+    book.cells = [tagged, *map(nbformat.v4.new_code_cell, sources)]
+    nbformat.write(book, path)
+    return path
+
+
+def test_executed_copy_appears_and_the_source_is_untouched(tmp_path):
+    source = notebook(tmp_path / "a.ipynb", "import lib.paths\nprint('x is', x)")
+    before = source.read_bytes()
+    execute(source, tmp_path / "out" / "a.ipynb", {"x": "007"})
+    assert "x is 007" in (tmp_path / "out" / "a.ipynb").read_text()
+    assert source.read_bytes() == before
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["a.ipynb"]
+
+
+def test_a_failed_notebook_never_looks_up_to_date(tmp_path):
+    source = notebook(tmp_path / "a.ipynb", "from lib.errors import EngineError\nraise EngineError('port 80 is taken: choose another')")
+    with pytest.raises(StudyError, match="^port 80 is taken: choose another$"):
+        execute(source, tmp_path / "b.ipynb", {})
+    assert not (tmp_path / "b.ipynb").exists() and (tmp_path / "b.failed.ipynb").exists()
+
+
+def test_unknown_parameter_is_refused_before_anything_runs(tmp_path):
+    source = notebook(tmp_path / "a.ipynb", "1 / 0")
+    with pytest.raises(ConfigError, match="has no parameter lunch; it knows x"):
+        execute(source, tmp_path / "b.ipynb", {"lunch": "1"})
+
+
+def test_a_killed_kernel_leaves_no_result(tmp_path):
+    source = notebook(tmp_path / "a.ipynb", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "print('never')")
+    with pytest.raises(StudyError, match="kernel that ran a.ipynb died"):
+        execute(source, tmp_path / "b.ipynb", {})
+    assert not (tmp_path / "b.ipynb").exists()
