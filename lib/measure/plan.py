@@ -1,0 +1,78 @@
+"""Print what a study will do before anything runs: every launch, level, repeat, expected duration and disk use.
+
+    python -m lib.measure.plan cpu full
+"""
+
+import sys
+
+from lib import config, paths
+from lib.engines import build, registry
+from lib.errors import tell
+from lib.measure import serve, takings
+from lib.measure.session import already_taken
+from lib.progress import clock
+
+BYTES_PER_REQUEST = 3000        # a row with its token stamps, compressed; seen on the cpu profile
+JOURNAL_BYTES_PER_TOKEN = 400   # raw bytes of one token event as engines send them, while a level is taken
+
+
+def lines(profile: str, depth: str) -> list[str]:
+    """The plan of a study, line by line.
+
+    Raises
+    ------
+    ConfigError : as for loading the profile.
+    """
+    study = config.load_study(profile, depth)
+    statistics = study.statistics
+    out = [
+        f"Study {study.name}: {study.title}",
+        f"  SLA: p95 first token < {study.sla.ttft_p95_ms:g} ms, p95 time per output token < {study.sla.tpot_p95_ms:g} ms, "
+        f"{study.sla.sessions} sessions (stated {study.sla.stated})",
+        f"  {statistics.runs} start(s) of each server, every level taken {statistics.repeats} time(s) per start, shuffled",
+        "",
+        "  level            workload        issues for   per launch",
+    ]
+    for level in study.levels:
+        times = statistics.runs * statistics.repeats
+        out.append(f"  {level.id:16} {level.workload:15} {takings.seconds(level):7.1f} s   x {times}")
+    out += ["", "  launch                    precision   environment   measuring      starts    state"]
+    total = 0.0
+    for name in config.launch_names(profile):
+        launch = config.load_launch(profile, name)
+        engine = registry.engine(launch.engine)
+        engine.check(launch)
+        measuring = sum(serve.expected_seconds(study, t) for r in range(statistics.runs) for t in takings.order(study, r))
+        starting = statistics.runs * launch.start_seconds / 3
+        taken = already_taken(paths.record(study.name, name), config.config_hash(study, launch))
+        absent = engine.unavailable(launch)
+        state = "taken already" if taken else f"cannot run here: {absent}" if absent else "to be taken"
+        if state == "to be taken":
+            total += measuring + starting
+        out.append(
+            f"  {name:25} {launch.precision:11} {launch.environment:13} {clock(measuring):12} {clock(starting):>9}    {state}"
+        )
+    out += ["", f"  artifacts to build: {', '.join(build.missing(profile)) or 'none'}"]
+    out.append(f"  expected: about {clock(total)} of starting and measuring; installs and builds come on top, once")
+    out.append(f"  disk: records about {_record_mb(study):.0f} MB; journals up to {_journal_mb(study):.0f} MB while a level is taken")
+    return out
+
+
+def _record_mb(study: config.Study) -> float:
+    takings_ = study.statistics.runs * study.statistics.repeats * len(study.levels)
+    return takings_ * 200 * BYTES_PER_REQUEST / 1e6
+
+
+def _journal_mb(study: config.Study) -> float:
+    tokens = max(study.workloads[level.workload].output_tokens.mean for level in study.levels)
+    return 400 * tokens * JOURNAL_BYTES_PER_TOKEN / 1e6
+
+
+def main() -> None:
+    """Command line: profile and depth."""
+    profile, depth = sys.argv[1:3]
+    print("\n".join(lines(profile, depth)))
+
+
+if __name__ == "__main__":
+    tell(main)

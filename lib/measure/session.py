@@ -1,0 +1,196 @@
+"""Take one launch: from its config to its record. The only module that knows engines, client and records together.
+
+Rules: a record taken with this very config is left alone; an interrupted launch goes on with the takings it misses;
+a taking is on disk, whole, before the next begins; one computer never measures two things at once. What ends a launch
+early loses nothing: finished takings close into a record that says so, and `take` raises the reason.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lib import config, environments, paths, records
+from lib.config import Launch, Study
+from lib.engines import registry
+from lib.errors import EngineError, MeasureError, StudyError
+from lib.measure import hostprobe, provenance, serve, takings
+from lib.progress import Progress
+
+MIN_FREE_BYTES = 1 << 30        # journals of a level are far smaller; a disk this full fails for other reasons first
+
+
+def take(profile: str, depth: str, name: str) -> dict[str, Any]:
+    """Measure one launch, or what is missing of it.
+
+    Parameters
+    ----------
+    profile, depth, name : which study and which launch; text, as papermill hands them over.
+
+    Returns
+    -------
+    outcome : launch, study, status ("measured" or "absent"), reason, when_utc; also in `<launch>.outcome.json`.
+
+    Raises
+    ------
+    StudyError : the launch was tried and ended early. Its finished takings are in its record.
+    """
+    study, launch = config.load_study(profile, depth), config.load_launch(profile, name)
+    engine = registry.engine(launch.engine)
+    engine.check(launch)
+    target = paths.record(study.name, name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(target.parent):
+        if already_taken(target, config.config_hash(study, launch)):
+            return _outcome(study, launch, "measured", None)
+        reason = engine.unavailable(launch)
+        if reason:
+            return _outcome(study, launch, "absent", reason)
+        _enough_disk(target.parent)
+        _take_missing(study, launch, target)
+    return _outcome(study, launch, "measured", None)
+
+
+def _take_missing(study: Study, launch: Launch, target: Path) -> None:
+    """Measure what the partial folder misses, then close it into the record."""
+    partial = _partial(study, launch)
+    todo = [[t for t in takings.order(study, run) if not serve.done(partial, t)] for run in range(study.statistics.runs)]
+    total = sum(serve.expected_seconds(study, t) for run in todo for t in run)
+    total += sum(launch.start_seconds / 3 for run in todo if run)
+    meta_path = partial / "meta.json"
+    trouble: StudyError | None = None
+    with Progress(f"{study.name}/{launch.name}", total) as progress:
+        meta = json.loads(meta_path.read_text()) if meta_path.exists() else _meta(study, launch)
+        environments.ensure(launch.environment)
+        for run, missing in enumerate(todo):
+            if not missing:
+                continue
+            try:
+                meta["runs"].append(serve.one_run(study, launch, partial, missing, meta, progress))
+            except (EngineError, MeasureError) as error:
+                trouble = error
+                break
+            finally:
+                records.write_whole(meta_path, json.dumps(meta).encode())
+    _close(study, launch, partial, target, meta, str(trouble) if trouble else None)
+    if trouble:
+        _outcome(study, launch, "failed", str(trouble))
+        raise trouble
+
+
+def _meta(study: Study, launch: Launch) -> dict[str, Any]:
+    """What holds for the whole launch; taken once, before its first run."""
+    return {
+        "kind": study.kind, "study": study.name, "profile": study.profile, "depth": study.depth,
+        "launch": launch.name, "engine": launch.engine, "precision": launch.precision,
+        "config": {"study": study.model_dump(mode="json"), "launch": launch.model_dump(mode="json")},
+        "config_hash": config.config_hash(study, launch),
+        "machine": provenance.machine(), "versions": provenance.versions(), "git": provenance.git(),
+        "host_probe": hostprobe.probe(), "clock": provenance.clock(), "started_utc": provenance.utc(),
+        "proof": [], "artifact": None, "runs": [],
+    }
+
+
+def _close(study: Study, launch: Launch, partial: Path, target: Path, meta: dict[str, Any], trouble: str | None) -> None:
+    """Join the finished takings into one record and, when nothing is missing, remove the partial folder."""
+    finished = [t for run in range(study.statistics.runs) for t in takings.order(study, run) if serve.done(partial, t)]
+    if not finished:
+        return
+    notes = [json.loads(serve.note_path(partial, t).read_text()) for t in finished]
+    rows = pa.concat_tables([pq.read_table(serve.rows_path(partial, t)) for t in finished])
+    samples = pa.concat_tables([pq.read_table(serve.samples_path(partial, t)) for t in finished])
+    sources = rows["stamp_source"].value_counts().to_pylist()
+    meta = meta | {
+        "takings": notes, "ended_utc": provenance.utc(), "incomplete": trouble,
+        "interrupted": [json.loads(p.read_text()) for p in sorted(partial.glob("*.interrupted.json"))],
+        "clock": meta["clock"] | {
+            "stamp_sources": {entry["values"]: entry["counts"] for entry in sources},
+            "steps": sum(note["clock_steps"] for note in notes),
+        },
+    }
+    records.write(target.with_suffix(".telemetry.parquet"), samples, {k: meta[k] for k in ("kind", "study", "launch")})
+    records.write(target, rows, meta)
+    for log in partial.glob("*.log"):
+        shutil.copy2(log, target.with_name(f"{launch.name}.{log.name}"))
+    if trouble is None:
+        shutil.rmtree(partial)
+
+
+def _partial(study: Study, launch: Launch) -> Path:
+    """The folder of takings in progress; one that belongs to another config is put aside, never mixed in."""
+    partial = paths.partial(study.name, launch.name)
+    partial.mkdir(parents=True, exist_ok=True)
+    meta = partial / "meta.json"
+    if meta.exists():
+        taken_with = json.loads(meta.read_text())["config_hash"]
+        if taken_with != config.config_hash(study, launch):
+            put_aside(partial, taken_with)
+            partial.mkdir()
+    return partial
+
+
+def already_taken(target: Path, wanted: str) -> bool:
+    """Whether the whole record of this config is there. A record of another config is put aside."""
+    if not target.exists():
+        return False
+    meta = records.read(target).meta
+    if meta["config_hash"] == wanted:
+        return meta["incomplete"] is None
+    put_aside(target, meta["config_hash"])
+    return False
+
+
+def put_aside(path: Path, label: str) -> None:
+    """Move a record (with what lies beside it) or a partial folder into `superseded/`; nothing measured is deleted."""
+    folder = path.parent / "superseded"
+    folder.mkdir(exist_ok=True)
+    stem = path.name.removesuffix(".parquet")
+    for item in [path] if path.is_dir() else sorted(path.parent.glob(f"{stem}.*")):
+        if item.is_dir() and not path.is_dir():
+            continue
+        place = folder / f"{label}.{item.name}"
+        number = 1
+        while place.exists():
+            place, number = folder / f"{label}.{number}.{item.name}", number + 1
+        item.rename(place)
+
+
+def _outcome(study: Study, launch: Launch, status: str, reason: str | None) -> dict[str, Any]:
+    outcome = {"launch": launch.name, "study": study.name, "status": status, "reason": reason, "when_utc": provenance.utc()}
+    path = paths.record(study.name, launch.name).with_suffix(".outcome.json")
+    if path.exists():
+        before = json.loads(path.read_text())
+        if {**before, "when_utc": ""} == {**outcome, "when_utc": ""}:
+            return dict(before)
+    records.write_whole(path, json.dumps(outcome, indent=1).encode())
+    return outcome
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the computer's measuring lock; wait while another launch is being measured."""
+    with (paths.RECORDS / ".measuring.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another launch is being measured on this computer; waiting for it to end.", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.access(folder, os.W_OK):
+            raise MeasureError(f"{folder} is read-only, and a record must be kept: make it writable, or clone elsewhere.")
+        yield
+
+
+def _enough_disk(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < MIN_FREE_BYTES:
+        raise MeasureError(
+            f"{folder} has {free / 1e6:.0f} MB free and a launch may need {MIN_FREE_BYTES / 1e6:.0f} MB while it is taken: "
+            "free some space and run the same command again."
+        )

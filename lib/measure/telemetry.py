@@ -1,0 +1,84 @@
+"""What is sampled beside a level, once a second: the engine's own metrics, CPU and memory of engine, client and host.
+
+Runs in a thread of the measuring process, never in the client. A source that fails is left out of that sample; a
+metric that an engine does not have is absent, never 0.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import psutil
+
+EVERY_S = 1.0
+
+Sample = tuple[int, str, float]     # t_ns (monotonic), common name, value
+
+
+class Sampler:
+    """Samples from `start` to `stop`.
+
+    Parameters
+    ----------
+    gauges : returns the engine's metrics under their common names; may raise OSError.
+    engine_pid : process whose whole family is the engine.
+    """
+
+    def __init__(self, gauges: Callable[[], dict[str, float]], engine_pid: int):
+        self._gauges = gauges
+        self._engine = psutil.Process(engine_pid)
+        self._client: psutil.Process | None = None
+        self._family: dict[int, psutil.Process] = {}
+        self._stop = threading.Event()
+        self._samples: list[Sample] = []
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+
+    def start(self) -> None:
+        """Begin sampling."""
+        self._thread.start()
+
+    def watch_client(self, pid: int) -> None:
+        """Name the load client's process, from now on sampled too."""
+        with suppress(psutil.Error):
+            self._client = psutil.Process(pid)
+
+    def stop(self) -> list[Sample]:
+        """End sampling and return what was seen."""
+        self._stop.set()
+        self._thread.join()
+        return self._samples
+
+    def _run(self) -> None:
+        psutil.cpu_percent()
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            due += EVERY_S
+            self._take()
+
+    def _take(self) -> None:
+        with suppress(OSError):
+            for name, value in self._gauges().items():
+                self._add(name, value)
+        cpu, rss = self._engine_use()
+        self._add("engine_cpu_percent", cpu)
+        self._add("engine_rss_bytes", rss)
+        if self._client is not None:
+            with suppress(psutil.Error):
+                self._add("client_cpu_percent", self._client.cpu_percent())
+                self._add("client_rss_bytes", self._client.memory_info().rss)
+        self._add("host_cpu_percent", psutil.cpu_percent())
+
+    def _add(self, name: str, value: float) -> None:
+        self._samples.append((time.monotonic_ns(), name, float(value)))
+
+    def _engine_use(self) -> tuple[float, float]:
+        """CPU percent of one core and resident bytes, summed over the engine's processes."""
+        cpu = rss = 0.0
+        with suppress(psutil.Error):
+            for process in [self._engine, *self._engine.children(recursive=True)]:
+                known = self._family.setdefault(process.pid, process)   # cpu_percent needs the same object each time
+                with suppress(psutil.Error):
+                    cpu += known.cpu_percent()
+                    rss += known.memory_info().rss
+        return cpu, rss
