@@ -23,7 +23,6 @@ PARAMETERS = profile=$(PROFILE) depth=$(DEPTH)
 # A notebook's kernel has no terminal; this one shows its progress. In a log, one plain line per stage.
 export STUDY_TERMINAL ?= $(shell tty 2>/dev/null || echo none)
 export PYTHONPATH := $(CURDIR)
-export PYTHONDONTWRITEBYTECODE := 1
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:            # one computer never measures two things at once
@@ -77,7 +76,7 @@ $(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
 # numbers -> pictures
-$(B)/06_figures.ipynb: notebooks/06_figures.ipynb $(B)/05_tables.ipynb $(wildcard lib/show/style.py lib/show/plot*.py)
+$(B)/06_figures.ipynb: notebooks/06_figures.ipynb $(B)/05_tables.ipynb $(filter-out %/article.py %/pictures.py,$(wildcard lib/show/*.py))
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
 # numbers, pictures -> prose
@@ -89,9 +88,11 @@ env:
 
 ##@ Keeping it true
 
-predict: env  ## re-make data/predictions.csv from the kernel tables of aiconfigurator-core
+predict:  ## re-make data/step_times.csv, predictions.csv and their errors from the kernel tables of aiconfigurator-core
 	@$(PYTHON) lib/environments.py predict
+	@.venvs/predict/bin/python -m lib.analyse.steptable
 	@.venvs/predict/bin/python -m lib.analyse.predict
+	@.venvs/predict/bin/python -m lib.analyse.agreement
 
 test: env  ## lint, types, unit tests, and the smoke profile with real engines
 	@$(PYTHON) lib/environments.py test

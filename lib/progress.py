@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 RENEW_S = 0.5       # a line that renews itself twice a second reads as alive and costs nothing
 
@@ -37,7 +37,7 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         took = time.monotonic() - self._start
         self._write(f"{self.title}: {'stopped' if kind else 'done'} after {clock(took)}", last=True)
-        if self._close:
+        if self._close and self._live is not None:
             self._live.close()
 
     def at(self, done: float, stage: str = "") -> None:
@@ -73,7 +73,7 @@ class Progress:
         self._width = 0 if last else len(line)
 
 
-def _place():
+def _place() -> tuple[IO[str] | None, bool]:
     """Where lines that renew themselves go: (stream or None for a log, whether we opened it)."""
     named = os.environ.get("STUDY_TERMINAL")
     if named == "none":

@@ -11,7 +11,7 @@ A bootstrap over three takings does not cover and is not used. Special functions
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,8 @@ class Estimate:
 
     def scaled(self, factor: float) -> "Estimate":
         """The same estimate in another unit."""
-        parts = [None if x is None else x * factor for x in (self.value, self.low, self.high)]
-        return Estimate(*parts, self.n, self.takings, self.method, self.reason)
+        value, low, high = (None if x is None else x * factor for x in (self.value, self.low, self.high))
+        return replace(self, value=value, low=low, high=high)
 
 
 def t_quantile(df: float, level: float = LEVEL) -> float:
@@ -90,7 +90,7 @@ def rank_interval(n: int, p: float, level: float = LEVEL) -> tuple[int, int] | N
     below = special.bdtr(k, n, p)                      # P(at most k values lie below the percentile)
     low = int(np.searchsorted(below, tail, side="right"))
     high = int(np.searchsorted(below, 1 - tail, side="left")) + 1
-    return (low, high) if 1 <= low and high <= n else None
+    return (low, high) if low >= 1 and high <= n else None
 
 
 def percentile_interval(takings: Sequence[Floats], p: float, level: float = LEVEL) -> Estimate:

@@ -66,13 +66,13 @@ def test_throughput_counts_tokens_in_the_window():
 
 
 def test_steady_window_of_a_closed_loop():
-    """Two sessions: the second starts at 1, the last measured request is sent at 6; cooldown keeps the load up."""
+    """Two sessions: the second starts at 1, the last measured request ends at 9, cooldown held the load."""
     c = columns(
         request(sent=0, tokens=(0.5,), end=2.0), request(sent=1, tokens=(1.5,), end=4.0),
         request(sent=2.0, tokens=(3,), end=6.0), request(sent=4.0, tokens=(5,), end=9.0),
         request(sent=6.0, tokens=(7,), end=8.0), request(sent=8.0, tokens=(8.5,), end=9.5, phase="cooldown"),
     )
-    assert metrics.steady_window(c, 2) == (1 * S, 6 * S)
+    assert metrics.steady_window(c, 2) == (1 * S, 9 * S)
 
 
 def test_no_steady_window_where_the_target_was_never_held():

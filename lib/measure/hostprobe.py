@@ -32,7 +32,6 @@ def probe() -> dict[str, Any]:
     blocks = [np.ones(BYTES // 4, dtype=np.float32) for _ in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
         read_s = _best(lambda: list(pool.map(np.max, blocks)))
-    del blocks
     a = np.random.default_rng(0).random((SIDE, SIDE), dtype=np.float32)
     product_s = _best(lambda: a @ a)
     return {

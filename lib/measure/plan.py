@@ -1,6 +1,6 @@
 """Print what a study will do before anything runs: every launch, level, repeat, expected duration and disk use.
 
-    python -m lib.measure.plan cpu full
+python -m lib.measure.plan cpu full
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Put records aside so that the next `make report` takes them again. Nothing measured is deleted.
 
-    python -m lib.measure.remeasure cpu default vllm-bf16
+python -m lib.measure.remeasure cpu default vllm-bf16
 """
 
 import sys

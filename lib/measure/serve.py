@@ -22,7 +22,7 @@ from lib import paths, records
 from lib.config import Launch, Level, Study
 from lib.engines import registry
 from lib.engines.base import Server
-from lib.errors import MeasureError
+from lib.errors import MeasureError, RecordError
 from lib.measure import exchange, provenance, takings, workload
 from lib.measure.clientplan import Plan
 from lib.measure.takings import Taking
@@ -173,7 +173,7 @@ def _note(
 
 def _keep_interrupted(path: Path, taking: Taking, wire: str, partial: Path) -> None:
     """Keep what an interrupted taking had finished, apart from what will be measured now."""
-    with suppress(records.RecordError, MeasureError):       # a client killed before its first byte left nothing to keep
+    with suppress(RecordError, MeasureError):       # a client killed before its first byte left nothing to keep
         rows = list(exchange.rows([Plan.read(_plan_path(path))], wire))
         label = {"run": taking.run, "repeat": taking.repeat, "level": taking.level.id}
         number = len(list(partial.glob(f"{taking.key}.*.interrupted.parquet")))

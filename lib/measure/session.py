@@ -69,7 +69,7 @@ def _take_missing(study: Study, launch: Launch, target: Path) -> None:
     with Progress(f"{study.name}/{launch.name}", total) as progress:
         meta = json.loads(meta_path.read_text()) if meta_path.exists() else _meta(study, launch)
         environments.ensure(launch.environment)
-        for run, missing in enumerate(todo):
+        for missing in todo:
             if not missing:
                 continue
             try:

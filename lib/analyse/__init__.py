@@ -1,0 +1,1 @@
+"""Records, and what others published, to numbers."""

@@ -1,0 +1,130 @@
+"""Hold every level against what its machine can do at most. A value beyond a bound is a finding, never an error.
+
+Rules: a bound errs on the fast side (the best probe of all launches counts). A value counts as beyond only with its
+whole interval. Beyond a spec-sheet bound the launch is set aside; a probed bound is itself a measurement, so a value
+somewhat beyond it is flagged and one far beyond it set aside. Nothing else stops.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib import config, stats
+from lib.analyse import physics, published
+from lib.analyse.collect import Measured
+from lib.analyse.levels import Level
+from lib.errors import StudyError
+
+# A probe of a few seconds on a shared machine may stay this far below what the machine can do, above all where a small
+# model lives in the caches; beyond it the record is more likely wrong than the probe.
+PROBE_FACTOR = 1.5
+PROBE = "host probe"
+FASTEST_FORMAT = "int8"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one level could reach at most; None with a reason where no bound is known."""
+
+    tpot_s: float | None  # shortest time per token after the first
+    output_tok_s: float | None  # largest throughput, closed levels only
+    source: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What a launch stands under; None with a reason where it is unknown."""
+
+    bound: physics.Bound | None
+    source: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """The best any launch's probe reached on this machine."""
+
+    bandwidth_bytes_s: float | None
+    flop_s: Mapping[str, float]  # per number format
+    source: str
+    reason: str | None = None
+
+
+def host_of(launches: Sequence[Measured]) -> Host:
+    """Take the best of all launches' probes."""
+    probed = [(one.meta["host_probe"], one.source) for one in launches if one.meta.get("host_probe")]
+    if not probed:
+        return Host(None, {}, PROBE, "no record holds a probe of this machine's bandwidth and matrix rate")
+    kinds = sorted({kind for probe, _ in probed for kind in probe["flop_s"]})
+    best = {
+        kind: max((float(p["flop_s"][kind]), source) for p, source in probed if kind in p["flop_s"]) for kind in kinds
+    }
+    bandwidth, source = max((float(p["bandwidth_bytes_s"]), source) for p, source in probed)
+    sources = sorted({source, *(s for _, s in best.values())})
+    return Host(bandwidth, {kind: rate for kind, (rate, _) in best.items()}, "; ".join(sources))
+
+
+def ceiling(one: Measured, study: config.Study, host: Host) -> Ceiling:
+    """Find the physics a launch stands under: the specification where the profile is for GPUs, else the probe."""
+    hardware, precision = study.hardware, str(one.meta["precision"])
+    try:
+        if hardware.gpus:
+            specified = physics.bound(study.model.name, hardware.name, hardware.gpus, precision)
+            return Ceiling(specified, "data/hardware.yaml")
+        if host.bandwidth_bytes_s is None:
+            return Ceiling(None, PROBE, host.reason)
+        # Engines may multiply in int8, several times faster than in float32: without that rate memory alone bounds.
+        known = FASTEST_FORMAT in host.flop_s
+        rate = max(host.flop_s.values()) if known else float("inf")
+        probed = _host_bound(study.model, precision, host.bandwidth_bytes_s, rate)
+        return Ceiling(probed, PROBE if known else f"{PROBE}, memory alone")
+    except StudyError as refusal:
+        return Ceiling(None, "data/models.yaml, data/hardware.yaml", str(refusal))
+
+
+def limits(level: Level, under: Ceiling, study: config.Study) -> Limits:
+    """Return the bound of one level, for the mean lengths of its complete answers."""
+    if under.bound is None:
+        return Limits(None, None, under.source, under.reason)
+    inputs, outputs = _mean(level, "input_tokens"), _mean(level, "output_tokens")
+    if not (inputs >= 1 and outputs >= 2):
+        return Limits(None, None, under.source, "no complete answer of two tokens or more, so no bound applies")
+    cached = inputs - 1 if study.workloads[level.workload].prefix_cache == "wanted" else 0.0
+    closed = level.kind == "closed"
+    most = under.bound.throughput_tok_s(inputs - cached, outputs, level.load, cached) if closed else None
+    return Limits(under.bound.decode_step_s(1, inputs), most, under.source)
+
+
+def beyond(level: Level, bound: Limits) -> tuple[str | None, bool]:
+    """Say what lies beyond its bound, and whether the launch must be set aside for it."""
+    found, aside = [], False
+    allowed = PROBE_FACTOR if bound.source.startswith(PROBE) else 1.0
+    tpot, rate = level.estimates["tpot_p50_s"], level.estimates["output_tok_s"]
+    if bound.tpot_s is not None and tpot.value is not None:
+        slowest = tpot.high if tpot.high is not None else tpot.value
+        if slowest < bound.tpot_s:
+            found.append(f"median TPOT of {tpot.value * 1e3:.3g} ms, the bound is {bound.tpot_s * 1e3:.3g} ms")
+            aside |= slowest * allowed < bound.tpot_s
+    if bound.output_tok_s is not None and rate.value is not None:
+        least = rate.low if rate.low is not None else rate.value
+        if least > bound.output_tok_s:
+            found.append(f"throughput of {rate.value:.4g} tok/s, the bound is {bound.output_tok_s:.4g} tok/s")
+            aside |= least > bound.output_tok_s * allowed
+    return ("; ".join(found) or None), bool(aside)
+
+
+def _host_bound(model: config.Model, precision: str, bandwidth_bytes_s: float, flop_s: float) -> physics.Bound:
+    """Bound of the model as the config describes it: what was served counts, not a name in data/models.yaml."""
+    shape = physics.Model(**{name: getattr(model, name) for name in physics.Model.__dataclass_fields__})
+    machine = physics.Machine(float("inf"), bandwidth_bytes_s, flop_s, flop_s, float("inf"))
+    entry = published.precision_entry(precision)
+    weights = physics.Format(*(float(entry[key]) for key in ("weight_bytes", "kv_bytes", "head_bytes")))
+    return physics.Bound(shape, machine, weights, 1)
+
+
+def _mean(level: Level, column: str) -> float:
+    """Mean over the counted requests of a level, NaN without any."""
+    values = np.concatenate([stats.finite(t.columns[column][t.counted]) for t in level.takings])
+    return float(values.mean()) if len(values) else float("nan")

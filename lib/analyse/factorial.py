@@ -1,0 +1,188 @@
+"""Take the article's one ratio apart: engine at equal precision, precision within one engine, version, layout -
+one table with its evidence.
+
+Rule: a contrast holds everything equal but the one thing it names; what could not be held equal is said in `held`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import pandas as pd
+
+from lib.analyse.predict import records
+from lib.analyse.world import engine_effects, published_ratios
+
+LEVELS = (64, 96, 128)  # the loads of the article's rows
+
+
+def _line(effect: str, contrast: str, kind: str, values: Sequence[float], held: str, source: str) -> dict[str, Any]:
+    ordered = pd.Series(list(values), dtype=float)
+    return {
+        "effect": effect,
+        "contrast": contrast,
+        "kind": kind,
+        "n": len(ordered),
+        "low": float(ordered.min()),
+        "median": float(ordered.median()),
+        "high": float(ordered.max()),
+        "held": held,
+        "source": source,
+    }
+
+
+def _ratio(predictions: pd.DataFrame, by: str, top: str | int, base: str | int, keys: list[str]) -> pd.Series:
+    """Throughput at by == top over by == base, wherever `keys` agree and both exist."""
+    wide = predictions.pivot_table(index=keys, columns=by, values="output_tok_s")
+    if top not in wide or base not in wide:
+        return pd.Series(dtype=float)
+    return (wide[top] / wide[base]).dropna()
+
+
+def factorial(
+    predictions: pd.DataFrame, references: Iterable[Mapping[str, Any]], measured: Iterable[Mapping[str, Any]] = ()
+) -> pd.DataFrame:
+    """One row per contrast and kind of evidence: lowest, median and highest ratio of output throughput, and how
+    many ratios.
+
+    `measured` rows, if any, carry effect, contrast, value, held and source of this study's own H100 records.
+    """
+    ok = predictions[(predictions["reason"] == "") & predictions["concurrency"].isin(LEVELS)]
+    every = ok[ok["policy"] == "chunked"]
+    plain = every[every["layout"] == "TP8"]
+    measured_kernels = every[every["kernels"] == "measured"]
+    ours, held = "data/predictions.csv", "layout TP8, workload, load"
+    lines = []
+    for precision, part in engine_effects(plain, LEVELS).groupby("precision"):
+        lines.append(
+            _line(
+                "engine",
+                f"TensorRT-LLM / vLLM, {precision}",
+                "predicted",
+                part["ratio"].to_list(),
+                f"precision, {held}",
+                ours,
+            )
+        )
+    for engine, part in plain[plain["kernels"] == "measured"].groupby("engine"):
+        values = _ratio(part, "precision", "fp8", "bf16", ["workload", "concurrency"])
+        lines.append(
+            _line("precision", f"FP8 / 16 bit, {engine}", "predicted", values.to_list(), f"engine, {held}", ours)
+        )
+    band = [
+        value
+        for edge in ("vllm-int4-transferred", "vllm-int4-scaled")
+        for value in _ratio(plain, "config", edge, "vllm-bf16", ["workload", "concurrency"])
+    ]
+    lines.append(
+        _line(
+            "precision",
+            "INT4 / 16 bit, vllm (band)",
+            "predicted",
+            band,
+            f"engine, {held}; INT4 kernels not measured on H100",
+            ours,
+        )
+    )
+    for config, part in plain[plain["kernels"] == "measured"].groupby("config"):
+        values = _ratio(part, "concurrency", 128, 64, ["workload"])
+        lines.append(
+            _line(
+                "load",
+                f"128 / 64 in flight, {config}",
+                "predicted",
+                values.to_list(),
+                "engine, precision, layout TP8, workload",
+                ours,
+            )
+        )
+    for precision, part in measured_kernels.groupby("precision"):
+        for layout in ("TP4x2", "TP2x4"):
+            values = _ratio(part, "layout", layout, "TP8", ["config", "workload", "concurrency"])
+            lines.append(
+                _line(
+                    "layout",
+                    f"{layout} / TP8, {precision}",
+                    "predicted",
+                    values.to_list(),
+                    "engine, precision, workload, load",
+                    ours,
+                )
+            )
+    old = ok[(ok["config"] == "vllm-bf16") & (ok["layout"] == "TP8")]
+    values = _ratio(old, "policy", "chunked", "prefill_first", ["workload", "concurrency"])
+    lines.append(
+        _line(
+            "version",
+            "chunked / prefill-first scheduling, vllm",
+            "predicted",
+            values.to_list(),
+            "kernels, layout, workload, load",
+            ours,
+        )
+    )
+    points = list(references)
+    ratios = published_ratios(points)
+    for effect, contrast in (
+        ("engine", "TensorRT-LLM / vLLM"),
+        ("precision", "FP8 / 16 bit, TensorRT-LLM"),
+        ("version", "newer / older"),
+    ):
+        here = [r for r in ratios if r["effect"] == effect]
+        if here:
+            sources = "; ".join(sorted({r["source"] for r in here}))
+            lines.append(
+                _line(
+                    effect,
+                    contrast,
+                    "published",
+                    [r["value"] for r in here],
+                    "lengths, load and GPUs; model and layout where published",
+                    sources,
+                )
+            )
+    lines += _published_layout(points)
+    for row in measured:
+        lines.append(_line(row["effect"], row["contrast"], "measured", [row["value"]], row["held"], row["source"]))
+    return pd.DataFrame(lines)
+
+
+def _published_layout(points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Throughput per GPU of small replicas over TP8, where published for the same lengths; engine versions differ."""
+    per_gpu = [p for p in points if p["metric"] == "output_throughput_per_gpu"]
+    whole = [p for p in points if p["metric"] == "output_throughput" and p["layout"] == "TP8"]
+    ratios, sources = [], set()
+    for small in per_gpu:
+        for big in whole:
+            if all(small[key] == big[key] for key in ("isl", "osl", "precision", "engine", "load")):
+                ratios.append(small["value"] / (big["value"] / big["gpus"]))
+                sources |= {small["source"], big["source"]}
+    if not ratios:
+        return []
+    return [
+        _line(
+            "layout",
+            "TP2x4 / TP8",
+            "published",
+            ratios,
+            "lengths, precision and load; versions differ",
+            "; ".join(sorted(sources)),
+        )
+    ]
+
+
+def mixed_ratio(table: pd.DataFrame, claimed: float) -> dict[str, float]:
+    """Return what engine, precision and load effects together explain of the claimed ratio of the article's first and
+    last rows (64 and 128 in flight).
+
+    Products of the lowest, the median and the highest predicted effects; `unexplained` is what the highest product
+    leaves over.
+    """
+    chain = [
+        ("engine", "TensorRT-LLM / vLLM, bf16"),
+        ("precision", "FP8 / 16 bit, tensorrt_llm"),
+        ("load", "128 / 64 in flight, tensorrt_llm-fp8"),
+    ]
+    rows = {(row["effect"], row["contrast"]): row for row in records(table[table["kind"] == "predicted"])}
+    product = {key: prod(rows[link][key] for link in chain) for key in ("low", "median", "high")}
+    return {**product, "claimed": claimed, "unexplained": claimed / product["high"]}

@@ -1,0 +1,62 @@
+"""The study's tables as frames: takings, levels, headline. Seconds, shares and counts; empty where nothing exists.
+
+Rule: a frame only lays out what has been computed; every row keeps its launch, engine and precision.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from lib.analyse.collect import Measured
+from lib.analyse.levels import Level
+from lib.analyse.warnings import Doubt
+
+Shown = Sequence[tuple[Measured, Level]]
+
+
+def takings(shown: Shown) -> pd.DataFrame:
+    """One row per launch, run, repeat and level: see `takings.summary` for the columns."""
+    return pd.DataFrame([_who(one) | row for one, level in shown for row in level.rows])
+
+
+def levels(shown: Shown, doubts: Iterable[Doubt]) -> pd.DataFrame:
+    """One row per launch and level: each estimate with _low, _high and _reason, counts, verdicts and warnings."""
+    rows = []
+    for one, level in shown:
+        row = _who(one) | {"level": level.id, "kind": level.kind, "load": level.load, "workload": level.workload}
+        for name, e in level.estimates.items():
+            row |= {name: e.value, f"{name}_low": e.low, f"{name}_high": e.high, f"{name}_reason": e.reason}
+        said = "; ".join(str(d) for d in doubts if d.where == f"{one.name} {level.id}")
+        rows.append(row | {
+            "n": level.total("requests"), "takings": len(level.takings), "failures": level.failures,
+            "in_flight_mean": level.mean("in_flight_mean"), "tokens_per_event": level.mean("tokens_per_event"),
+            "kv_cache_usage_max": level.largest("kv_cache_usage_max"),
+            "meets_sla": level.verdict.answer, "meets_sla_reason": level.verdict.reason,
+            "meets_by_medians": level.verdict_by_medians.answer, "warnings": said,
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def headline(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Lay the headline of facts.json out flat: value, _low, _high and _reason of each number, in the facts' units."""
+    flat = []
+    for row in rows:
+        line: dict[str, Any] = {}
+        for key, value in row.items():
+            if not isinstance(value, dict):
+                line[key] = value
+            elif "answer" in value:
+                line |= {key: value["answer"], f"{key}_reason": value["reason"]}
+            elif "next_level" in value:
+                line |= {key: value["value"], f"{key}_next": value["next_level"],
+                         f"{key}_next_answer": value["next_answer"], f"{key}_reason": value["reason"]}  # fmt: skip
+            else:
+                line |= {key: value["value"], f"{key}_low": value["low"], f"{key}_high": value["high"],
+                         f"{key}_reason": value["reason"]}  # fmt: skip
+        flat.append(line)
+    return pd.DataFrame(flat)
+
+
+def _who(one: Measured) -> dict[str, Any]:
+    return {"launch": one.name, "engine": one.meta["engine"], "precision": one.meta["precision"]}

@@ -1,0 +1,201 @@
+"""Read what others published: claims, references, prices, model shapes and hardware in data/, each row checked at
+the door.
+
+Refuses a row with an unknown unit, a value that is no positive number, or no source, and names its file and line; a
+model, GPU or precision without data is refused with what is missing and what exists.
+
+Rule: these files hold facts and thresholds, never a verdict and never a number that can be computed from the others.
+"""
+
+import csv
+import math
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lib.errors import ConfigError
+from lib.paths import DATA
+
+# metric -> the one unit it may carry
+REFERENCE_UNITS = {
+    "output_throughput": "tok/s",
+    "output_throughput_per_gpu": "tok/s/GPU",
+    "request_throughput": "req/s",
+    "ttft_p99": "ms",
+    "tpot": "ms",
+}
+PRICE_UNIT = "USD/GPU-hour"
+ROW_UNITS = ("ttft_p95_ms", "output_tok_s", "max_concurrent")
+RULES = (
+    "row",
+    "one_workload",
+    "order",
+    "ratio",
+    "sla_ttft",
+    "itl",
+    "concurrency",
+    "documented",
+    "lora",
+    "engine_choice",
+    "untestable",
+)
+
+
+def _rows(path: Path) -> list[tuple[str, dict[str, str]]]:
+    """Rows of a CSV file, each with its place as `file:line`."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        return [(f"{path.name}:{reader.line_num}", row) for row in reader]
+
+
+def _checked(place: str, row: dict[str, str], unit: str | None) -> dict[str, Any]:
+    if None in row or None in row.values():
+        raise ConfigError(
+            f"{place}: the row does not have as many fields as the header; quote a field that holds a comma."
+        )
+    if unit is None:
+        raise ConfigError(f"{place}: metric '{row.get('metric')}' is unknown; known are {', '.join(REFERENCE_UNITS)}.")
+    if row["unit"] != unit:
+        raise ConfigError(
+            f"{place}: unit '{row['unit']}' is wrong for this row, which must be in {unit}; convert "
+            "the value or mend the unit."
+        )
+    if not row["source"].strip():
+        raise ConfigError(
+            f"{place}: row '{row['id']}' has no source; a number without a source is not shown, so "
+            "add one or drop the row."
+        )
+    try:
+        value = float(row["value"])
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(
+            f"{place}: value '{row['value']}' is not a positive number; write it in {unit} without separators."
+        )
+    return {**row, "value": value}
+
+
+def references(path: Path = DATA / "references.csv") -> list[dict[str, Any]]:
+    """Return published points on performance: one dict a row, `value` in `unit`, lengths in tokens, `gpus` a count.
+
+    Raises ConfigError with file and line for a wrong unit, an unusable value or a missing source.
+    """
+    checked = [_checked(place, row, REFERENCE_UNITS.get(row.get("metric") or "")) for place, row in _rows(path)]
+    return [{**row, "isl": int(row["isl"]), "osl": int(row["osl"]), "gpus": int(row["gpus"])} for row in checked]
+
+
+def prices(path: Path = DATA / "prices.csv") -> list[dict[str, Any]]:
+    """Return published rents in USD per GPU-hour, one dict a row. Raises ConfigError with file and line."""
+    return [_checked(place, row, PRICE_UNIT) for place, row in _rows(path)]
+
+
+def price(price_id: str, path: Path = DATA / "prices.csv") -> dict[str, Any]:
+    """One row of `prices` by its id; ConfigError with the ids that exist otherwise."""
+    known = {row["id"]: row for row in prices(path)}
+    return dict(_pick(known, price_id, "price", path))
+
+
+def _pick(known: dict[str, Any], name: str, kind: str, path: Path) -> Any:
+    if name not in known:
+        raise ConfigError(
+            f"no {kind} '{name}' in {path.name}; it has {', '.join(sorted(known))}. Add an entry with "
+            "its source to use another."
+        )
+    return known[name]
+
+
+class _Lines(yaml.SafeLoader):
+    """A safe loader that keeps, in every mapping, the line on which it starts."""
+
+
+def _mapping(loader: _Lines, node: yaml.MappingNode) -> dict[str, Any]:
+    return {
+        **{str(k): v for k, v in loader.construct_mapping(node, deep=True).items()},
+        "_line": node.start_mark.line + 1,
+    }
+
+
+_Lines.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _without_lines(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_lines(item) for key, item in value.items() if key != "_line"}
+    return [_without_lines(item) for item in value] if isinstance(value, list) else value
+
+
+def claims(path: Path = DATA / "claims.yaml") -> dict[str, Any]:
+    """Return the claims file as plain data: article, sla, rows, thresholds, claims.
+
+    Raises ConfigError with file and line for a row without its numbers, a claim with an unknown rule or row, a stated
+    value without a unit, or a document without source.
+    """
+    with path.open(encoding="utf-8") as stream:
+        data = yaml.load(stream, Loader=_Lines)
+    rows = {row["id"] for row in data["rows"]}
+    for row in data["rows"]:
+        for key in ROW_UNITS:
+            if not isinstance(row.get(key), (int, float)) or row[key] <= 0:
+                raise ConfigError(
+                    f"{path.name}:{row['_line']}: row '{row['id']}' needs {key} as a positive number, "
+                    f"got {row.get(key)!r}."
+                )
+    for claim in data["claims"]:
+        place = f"{path.name}:{claim['_line']}: claim '{claim.get('id')}'"
+        if claim.get("rule") not in RULES:
+            raise ConfigError(
+                f"{place} names the rule '{claim.get('rule')}', which does not exist; the rules are {', '.join(RULES)}."
+            )
+        if not claim.get("where"):
+            raise ConfigError(
+                f"{place} does not say where in the article it stands; every claim needs its source in `where`."
+            )
+        for key in ("row", "other"):
+            if key in claim and claim[key] not in rows:
+                raise ConfigError(
+                    f"{place} refers to {key} '{claim[key]}', which is not in the table; it has "
+                    f"{', '.join(sorted(rows))}."
+                )
+        if "value" in claim and claim.get("unit") != "ratio":
+            raise ConfigError(
+                f"{place} states a value in unit {claim.get('unit')!r}; the only unit a stated value "
+                "may have here is 'ratio'."
+            )
+        for document in claim.get("documents", []):
+            if not document.get("source") or document.get("side") not in ("for", "against"):
+                raise ConfigError(
+                    f"{path.name}:{document['_line']}: a document of claim '{claim['id']}' needs a "
+                    "source and a side, for or against."
+                )
+    return dict(_without_lines(data))
+
+
+@lru_cache(maxsize=8)
+def _yaml(path: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def _section(path: Path, section: str | None, name: str, kind: str) -> dict[str, Any]:
+    data = _yaml(path)
+    entry = dict(_pick(data if section is None else data[section], name, kind, path))
+    if not entry.get("source"):
+        raise ConfigError(f"{path.name}: {kind} '{name}' has no source; add where its figures come from.")
+    return entry
+
+
+def model_entry(name: str, path: Path = DATA / "models.yaml") -> dict[str, Any]:
+    """Shape of a model from data/models.yaml."""
+    return _section(path, None, name, "model")
+
+
+def gpu_entry(name: str, path: Path = DATA / "hardware.yaml") -> dict[str, Any]:
+    """Specification of a GPU from data/hardware.yaml: bytes, bytes/s, FLOP/s, W."""
+    return _section(path, "gpus", name, "GPU")
+
+
+def precision_entry(name: str, path: Path = DATA / "hardware.yaml") -> dict[str, Any]:
+    """Bytes per weight, per KV element and per head weight of a number format, and which peak multiplies it."""
+    return _section(path, "precisions", name, "precision")

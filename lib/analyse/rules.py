@@ -1,0 +1,228 @@
+"""Rules for the SLA, the features and the recommendation, and the list of all rules by name.
+
+Pure functions: a case in, (verdict, reason, evidence) out. The article's own arithmetic and the bounds come before
+predictions. Refuses nothing: a claim that no number can touch is "not testable here".
+"""
+
+from collections.abc import Callable
+
+from lib.analyse import arithmetic
+from lib.analyse.cases import Case, Finding, by_share, factor, measured_verdict
+from lib.analyse.evidence import CONSISTENT, CONTRADICTED, DEPENDS, UNTESTABLE, Evidence
+from lib.analyse.rules_table import rule_one_workload, rule_order, rule_ratio, rule_row
+
+
+def rule_sla_ttft(case: Case) -> Finding:
+    """Meeting or missing the TTFT limit."""
+    limit, key, meets = case.sla["ttft_ms"], "ttft_p95_ms", case.claim["meets"]
+    if found := case.measured(key):
+        return measured_verdict(
+            f"measured {found[key]:.0f} ms against {limit:.0f} ms.",
+            (found.get(f"{key}_high", found[key]) < limit) == meets,
+            found[key],
+            "ms",
+        )
+    readings = case.readings()
+    return by_share(
+        case,
+        sum((r[key] < limit) == meets for r in readings),
+        len(readings),
+        f"{'meet' if meets else 'miss'} {limit:.0f} ms",
+    )
+
+
+def rule_itl(case: Case) -> Finding:
+    """Inter-token latency at the SLA's load and at the row's own, by Little's law on the row's own numbers first."""
+    limit, load, row = case.sla["inter_token_latency_ms"], case.limits["min_load"], case.row
+    if found := case.measured("tpot_p95_ms"):
+        value = found.get("tpot_p95_ms_high", found["tpot_p95_ms"])
+        return measured_verdict(f"measured p95 of {value:.1f} ms per token.", value < limit, value, "ms")
+    lengths = [
+        n
+        for n in arithmetic.OUTPUT_LENGTHS
+        if case.limits["min_output_tokens"] <= n <= case.limits["max_output_tokens"]
+    ]
+    implied = {
+        n_req: [arithmetic.implied_itl_ms(n_req, row["output_tok_s"], n, row["ttft_p95_ms"]) for n in lengths]
+        for n_req in (load, row["max_concurrent"])
+    }
+    evidence = [
+        Evidence(
+            "published",
+            "for" if max(values) < limit else "against",
+            f"Little's law on the row: {min(values):.1f} to {max(values):.1f} ms at {n_req:g} requests",
+            "article",
+            max(values),
+            "ms",
+        )
+        for n_req, values in implied.items()
+    ]
+    readings = case.readings()
+    agreeing = sum(r["tpot_p95_ms"] < limit for r in readings)
+    if readings:
+        evidence.append(
+            Evidence(
+                "predicted",
+                "for" if 2 * agreeing >= len(readings) else "against",
+                f"{agreeing} of {len(readings)} readings stay below {limit:g} ms at the stated load",
+                case.world.predicted_by,
+            )
+        )
+    if min(implied[load]) >= limit:
+        return (
+            CONTRADICTED,
+            f"its own throughput implies at least {min(implied[load]):.1f} ms at {load:g} requests.",
+            evidence,
+        )
+    if max(implied[row["max_concurrent"]]) < limit:
+        return (
+            CONSISTENT,
+            f"its own throughput implies at most {max(implied[row['max_concurrent']]):.1f} ms at its stated maximum.",
+            evidence,
+        )
+    return (
+        DEPENDS,
+        (
+            f"its own throughput implies {max(implied[load]):.1f} ms at {load:g} requests and "
+            f"{max(implied[row['max_concurrent']]):.1f} ms at "
+            f"{row['max_concurrent']}: it depends on where the throughput was read."
+        ),
+        evidence,
+    )
+
+
+def rule_concurrency(case: Case) -> Finding:
+    """Judge the maximum of concurrent requests, whatever it means: memory, scheduler slots, or the SLA."""
+    row, stated, tolerance = case.row, case.row["max_concurrent"], case.limits["tolerance"]
+
+    def agrees(capacity: float) -> bool:
+        return capacity >= stated if row["max_is_lower_bound"] else factor(max(capacity, 1e-9), stated) <= tolerance
+
+    if found := case.measured("capacity"):
+        return measured_verdict(
+            f"measured capacity under the SLA {found['capacity']:.0f}.",
+            agrees(found["capacity"]),
+            found["capacity"],
+            "requests",
+        )
+    sessions = [b["sessions"] for b in case.world.bounds if b["row"] == row["id"]]
+    evidence = []
+    if sessions:
+        evidence.append(
+            Evidence(
+                "bound",
+                "against" if stated > max(sessions) else "for",
+                f"memory holds up to {max(sessions)} sessions",
+                "physics.py",
+                max(sessions),
+                "sessions",
+            )
+        )
+        if stated > max(sessions):
+            return CONTRADICTED, f"memory holds at most {max(sessions)} sessions of any workload.", evidence
+    evidence.append(
+        Evidence(
+            "published",
+            "for" if stated <= case.limits["scheduler_slots"] else "against",
+            "slots that the engine's scheduler has by default",
+            "engine defaults",
+            case.limits["scheduler_slots"],
+            "sequences",
+        )
+    )
+    readings = case.readings()
+    verdict, reason, more = by_share(
+        case, sum(agrees(r["capacity"]) for r in readings), len(readings), "have that capacity under the SLA"
+    )
+    return verdict, reason, evidence + more
+
+
+def _documents(case: Case) -> list[Evidence]:
+    return [Evidence("published", d["side"], d["what"], d["source"]) for d in case.claim.get("documents", [])]
+
+
+def rule_documented(case: Case) -> Finding:
+    """Judge a property that documentation settles."""
+    evidence = _documents(case)
+    found = case.world.measured.get("documented", {}).get(case.claim["id"])
+    if found is not None:
+        verdict, reason, more = measured_verdict(
+            "seen in the engine's own log or metrics." if found else "not seen in the engine's log or metrics.", found
+        )
+        return verdict, reason, evidence + more
+    sides = {piece.side for piece in evidence}
+    verdict = {frozenset({"for"}): CONSISTENT, frozenset({"against"}): CONTRADICTED, frozenset(): UNTESTABLE}.get(
+        frozenset(sides), DEPENDS
+    )
+    return (
+        verdict,
+        f"{sum(e.side == 'for' for e in evidence)} documents for it, "
+        f"{sum(e.side == 'against' for e in evidence)} against.",
+        evidence,
+    )
+
+
+def rule_lora(case: Case) -> Finding:
+    """Adapter switching: only a measured switch of both engines decides."""
+    found, keys = case.world.measured.get("lora", {}), ("vllm_switch_ms", "tensorrt_llm_switch_ms")
+    if all(key in found for key in keys):
+        one, two = (found[key] for key in keys)
+        verdict, reason, more = measured_verdict(
+            f"a switch takes {one:.0f} ms in vLLM and {two:.0f} ms in TensorRT-LLM.", one < two
+        )
+        return verdict, reason, _documents(case) + more
+    return UNTESTABLE, "both engines switch adapters; no record times it.", _documents(case)
+
+
+def rule_engine_choice(case: Case) -> Finding:
+    """One engine faster than the other at equal precision."""
+    found = case.world.measured.get("engine_effect", {})
+    if "low" in found and "high" in found:
+        if found["low"] <= 1 <= found["high"]:
+            return (
+                DEPENDS,
+                f"measured {found['low']:.2f} to {found['high']:.2f} times at equal precision: not distinguishable.",
+                [],
+            )
+        return measured_verdict(
+            f"measured {found['low']:.2f} to {found['high']:.2f} times at equal precision.", found["low"] > 1
+        )
+    effects = case.world.engine_effects
+    verdict, reason, evidence = by_share(
+        case, sum(e > 1 for e in effects), len(effects), "make it faster than the other engine at equal precision"
+    )
+    if effects:
+        reason = f"{reason} The effect spans {min(effects):.2f} to {max(effects):.2f}."
+    peers = [
+        Evidence(
+            "published",
+            "for" if p["value"] > 1 else "against",
+            "engines at equal precision",
+            p["source"],
+            p["value"],
+            "ratio",
+        )
+        for p in case.world.ratios
+        if p["effect"] == "engine"
+    ]
+    return verdict, reason, evidence + peers
+
+
+def rule_untestable(case: Case) -> Finding:
+    """Judge a matter of taste or of people's time."""
+    return UNTESTABLE, "no number in this study measures it.", _documents(case)
+
+
+RULES: dict[str, Callable[[Case], Finding]] = {
+    "row": rule_row,
+    "one_workload": rule_one_workload,
+    "order": rule_order,
+    "ratio": rule_ratio,
+    "sla_ttft": rule_sla_ttft,
+    "itl": rule_itl,
+    "concurrency": rule_concurrency,
+    "documented": rule_documented,
+    "lora": rule_lora,
+    "engine_choice": rule_engine_choice,
+    "untestable": rule_untestable,
+}

@@ -1,0 +1,170 @@
+"""From a study's records to its tables and facts.json: the one entrance to the reading half's numbers.
+
+`build` writes takings.csv, levels.csv, headline.csv, comparisons.csv and facts.json into one folder, each whole or not
+at all, the same bytes from the same records. Refused: a study without a single record that may be read; every other
+refusal is named in facts["missing"] and the rest goes on. No clock is read and nothing is drawn here.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lib import config, paths, records
+from lib.analyse import assemble, bounds, floor, frames, h100, ladder, levels, warnings
+from lib.analyse.collect import Measured, Missing, collect
+from lib.analyse.timeline import Agreement, batch_over_time, requests, timeline, ttft_samples
+from lib.errors import RecordError
+
+__all__ = ["Agreement", "batch_over_time", "build", "for_profile", "requests", "show", "timeline", "ttft_samples"]
+
+NOT_CALIBRATED = {"value": None, "reason": "the client's own error is not measured yet; `make calibrate` does it"}
+
+
+# What a reader sees of a table in a notebook; the file has every column.
+SEEN = {
+    "takings": "launch run repeat level requests complete ttft_p50_s tpot_p50_s output_tok_s lag_p99_s ended",
+    "levels": "launch level ttft_p50_s ttft_p50_s_low ttft_p50_s_high ttft_p95_s ttft_p95_s_high tpot_p50_s tpot_p95_s "
+    "tpot_p95_s_high output_tok_s failures meets_sla warnings",
+    "headline": "launch level ttft_p50 ttft_p95 ttft_p95_high output_tok_s output_tok_s_low output_tok_s_high capacity "
+    "capacity_next capacity_next_answer capacity_by_medians cost",
+    "comparisons": "a b metric level ratio low high p_holm noise_floor verdict",
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One launch with its levels, what bounds them, and what to doubt."""
+
+    one: Measured
+    levels: list[levels.Level]
+    limits: dict[str, bounds.Limits]
+    doubts: list[warnings.Doubt]
+    aside: str | None  # why it is set aside
+
+
+def for_profile(profile: str, depth: str = "default") -> dict[str, Any]:
+    """Make the tables and facts of a profile where they belong; see `build`."""
+    study = config.load_study(profile, depth)
+    return build(study, paths.RECORDS / study.name, paths.tables(study.name))
+
+
+def show(table: str, profile: str, depth: str = "default") -> pd.DataFrame:
+    """Return the main columns of a table on disk: takings, levels, headline or comparisons.
+
+    Raises
+    ------
+    RecordError : the table is not made yet.
+    """
+    path = paths.tables(paths.study_name(profile, depth)) / f"{table}.csv"
+    if not path.exists():
+        raise RecordError(f"There is no table {path.name} in {path.parent}; `make report` makes it.")
+    return pd.read_csv(path)[SEEN[table].split()]
+
+
+def build(
+    study: config.Study,
+    folder: Path,
+    out: Path,
+    *,
+    calibration: Mapping[str, Any] | None = None,
+    about_h100: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Make a study's tables and facts.
+
+    Parameters
+    ----------
+    study : the profile as it stands.
+    folder : records/<study>.
+    out : report/tables/<study>; made if needed.
+    calibration : facts about the client's own error; without them the facts say that they are missing.
+    about_h100 : facts about the article's hardware, by default those of `h100.h100_facts`.
+
+    Returns
+    -------
+    What facts.json holds.
+
+    Raises
+    ------
+    RecordError : nothing was measured, or the folder cannot be written.
+    """
+    found, missing = collect(study, folder)
+    if not any(one.takings for one in found):
+        whys = " ".join(f"{m.launch}: {m.reason}" for m in missing) or "There is none, or none that holds a request."
+        raise RecordError(
+            f"Study {study.name!r} has no record to read in {folder}. {whys} `make report` takes what is missing."
+        )
+    host = bounds.host_of(found)
+    judged = [_judge(one, study, host) for one in found]
+    missing += [Missing(j.one.name, "set aside", j.aside) for j in judged if j.aside]
+    empty = "its record holds no request of a level of this study"
+    missing += [Missing(j.one.name, "incomplete", empty) for j in judged if not j.levels]
+    kept = [j for j in judged if j.levels and not j.aside]
+
+    ladders = {j.one.name: j.levels for j in kept}
+    noise = floor.noise_floor(study.noise_floor_pair, ladders)
+    compared = floor.compare_all(ladders, noise)
+    doubts = warnings.of_study(found) + [doubt for j in judged for doubt in j.doubts]
+    facts = _facts(study, judged, noise, compared) | {
+        "host": assemble.host_facts(host, assemble.mark_of(study)),
+        "warnings": [vars(doubt) for doubt in doubts],
+        "missing": [vars(m) for m in sorted(missing, key=lambda m: (m.launch, m.status))],
+        "calibration": NOT_CALIBRATED if calibration is None else dict(calibration),
+        "h100": h100.h100_facts() if about_h100 is None else dict(about_h100),
+    }
+    shown = [(j.one, level) for j in kept for level in j.levels]
+    _write(out / "takings.csv", frames.takings(shown))
+    _write(out / "levels.csv", frames.levels(shown, doubts))
+    _write(out / "headline.csv", frames.headline(facts["headline"]))
+    columns = [field.name for field in fields(floor.Compared)]
+    _write(out / "comparisons.csv", pd.DataFrame([vars(c) for c in compared], columns=columns))
+    text = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    records.write_whole(out / "facts.json", (text + "\n").encode())
+    return facts
+
+
+def _judge(one: Measured, study: config.Study, host: bounds.Host) -> Judged:
+    of = levels.group(one.takings, [level.id for level in study.levels], study.sla)
+    under = bounds.ceiling(one, study, host)
+    limits = {level.id: bounds.limits(level, under, study) for level in of}
+    doubts, asides = warnings.of_launch(one, study), []
+    for level in of:
+        what, grave = bounds.beyond(level, limits[level.id])
+        if what and grave:
+            asides.append(f"{level.id}: {what}")
+        if what:
+            step = "the launch is set aside: find out which is wrong" if grave else "probe again on a quiet machine"
+            doubts.append(warnings.Doubt(f"{one.name} {level.id}", f"beats its bound: {what}", step))
+        doubts += warnings.of_level(level, study)
+    top = ladder.capacity(of, study.headline_workload)
+    if not top.monotone:
+        text = f"level closed-{top.value} meets the SLA though a lower one does not"
+        doubts.append(warnings.Doubt(one.name, text, "take both levels again"))
+    more = f", and {len(asides) - 1} more of its levels" if len(asides) > 1 else ""
+    aside = f"it beats a bound, so the record or the bound is wrong: {asides[-1]}{more}" if asides else None
+    return Judged(one, of, limits, doubts, aside)
+
+
+def _facts(
+    study: config.Study, judged: Sequence[Judged], noise: floor.Floor, compared: Sequence[floor.Compared]
+) -> dict[str, Any]:
+    mark, sources = assemble.mark_of(study), {j.one.name: j.one.source for j in judged}
+    launches = {j.one.name: assemble.launch_facts(j.one, j.levels, j.limits, study) for j in judged if j.levels}
+    kept = [j for j in judged if j.levels and not j.aside]
+    pair = "; ".join(sources[name] for name in noise.pair or () if name in sources)
+    return assemble.study_facts(study) | {
+        "machine": judged[0].one.meta["machine"],
+        "launches": {j.one.name: launches[j.one.name] for j in kept},
+        "set_aside": {j.one.name: launches[j.one.name] | {"reason": j.aside} for j in judged if j.aside},
+        "headline": [assemble.headline_row(j.one, j.levels, launches[j.one.name], study) for j in kept],
+        "noise_floor": assemble.floor_facts(noise, mark, pair),
+        "comparisons": [assemble.comparison_facts(c, mark, sources) for c in compared],
+        "method": assemble.method_facts(study, len(compared)),
+    }
+
+
+def _write(path: Path, frame: pd.DataFrame) -> None:
+    records.write_whole(path, frame.to_csv(index=False, float_format="%.9g", lineterminator="\n").encode())

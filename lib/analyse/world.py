@@ -1,0 +1,182 @@
+"""Gather the numbers that the claims are judged by: predicted readings of each row, bounds, published ratios,
+measurements.
+
+A reading is one way to fill in what the article leaves unstated: a workload, the scheduling, the layout, and whether
+TTFT includes the start burst. A layout whose KV cache cannot hold the row's stated requests at once is no reading of
+that row. Refuses a measurement beyond a bound: it is set aside as a finding and judges nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from lib.analyse import capacity, physics, published
+from lib.analyse.evidence import World
+from lib.analyse.predict import LAYOUTS, WORKLOADS, meta, records
+
+CONTENDERS = {
+    "vllm-fp16": ("vllm-bf16",),
+    "vllm-awq": ("vllm-int4-transferred", "vllm-int4-scaled"),
+    "trtllm-fp8": ("tensorrt_llm-fp8",),
+}
+SINGLE = [workload for workload in WORKLOADS if workload.turns == 1]
+
+
+def bound_of(precision: str, layout: str, model: str, gpu: str) -> tuple[physics.Bound, int]:
+    """Bound of one replica of a layout, and how many replicas the node holds."""
+    tp, replicas = LAYOUTS[layout]
+    return physics.bound(model, gpu, tp, precision), replicas
+
+
+def bound_rows(claims: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One dict per row of the article's table and workload, at TP8: TTFT and decode step (ms), throughput (tok/s),
+    sessions that fit.
+    """
+    article, rows = claims["article"], []
+    for row in claims["rows"]:
+        limit, _ = bound_of(row["precision"], "TP8", article["model"], article["gpu"])
+        for w in SINGLE:
+            rows.append(
+                {
+                    "row": row["id"],
+                    "workload": w.name,
+                    "isl": w.isl,
+                    "osl": w.osl,
+                    "concurrency": row["max_concurrent"],
+                    "ttft_ms": limit.prefill_s(w.isl) * 1e3,
+                    "itl_ms": limit.decode_step_s(row["max_concurrent"], w.isl + w.osl / 2) * 1e3,
+                    "output_tok_s": limit.throughput_tok_s(w.isl, w.osl, row["max_concurrent"]),
+                    "sessions": limit.sessions_that_fit(w.isl + w.osl),
+                }
+            )
+    return rows
+
+
+def readings(claims: Mapping[str, Any], predictions: pd.DataFrame) -> list[dict[str, Any]]:
+    """Predicted values of each row's contender at its stated concurrency, one dict per reading."""
+    sla = claims["sla"]
+    plain = predictions[(predictions["workload"].isin([w.name for w in SINGLE])) & (predictions["reason"] == "")]
+    found = []
+    for start, column in (("steady", "ttft_p95_s"), ("with start burst", "ttft_p95_burst_s")):
+        capacities = capacity.under_sla(plain, sla["ttft_ms"] / 1e3, sla["inter_token_latency_ms"] / 1e3, ttft=column)
+        by = capacities.set_index(["config", "layout", "policy", "workload"])["capacity"]
+        for row in claims["rows"]:
+            here = plain[plain["config"].isin(CONTENDERS[row["id"]]) & (plain["concurrency"] == row["max_concurrent"])]
+            for p in filter(_holds, records(here)):
+                found.append(
+                    {
+                        "row": row["id"],
+                        "workload": p["workload"],
+                        "reading": f"{p['layout']}, {p['policy']}, {start}",
+                        "config": p["config"],
+                        "ttft_p95_ms": p[column] * 1e3,
+                        "tpot_p95_ms": p["tpot_p95_s"] * 1e3,
+                        "output_tok_s": p["output_tok_s"],
+                        "capacity": float(by[p["config"], p["layout"], p["policy"], p["workload"]]),
+                    }
+                )
+    return found
+
+
+def _holds(prediction: Mapping[str, Any]) -> bool:
+    """Whether the layout's KV cache holds all requests of the prediction's load at once."""
+    tp, replicas = LAYOUTS[prediction["layout"]]
+    tokens = meta()["kv_capacity_tokens"][f"{prediction['config']}-tp{tp}"] * replicas
+    return bool(tokens >= prediction["concurrency"] * (prediction["isl"] + prediction["osl"]))
+
+
+def published_ratios(references: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Ratios between published points that differ in one thing only: precision (fp8 / 16 bit), engine
+    (TensorRT-LLM / vLLM) or version.
+    """
+    points = [r for r in references if r["metric"] in ("output_throughput", "request_throughput")]
+    ratios: list[dict[str, Any]] = []
+
+    def pair(effect: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> None:
+        ratios.append(
+            {
+                "effect": effect,
+                "value": one["value"] / two["value"],
+                "isl": one["isl"],
+                "osl": one["osl"],
+                "load": one["load"],
+                "what": f"{one['engine']} {one['engine_version']} {one['precision']} / "
+                "{two['engine']} {two['engine_version']} {two['precision']}",
+                "source": one["source"] if one["source"] == two["source"] else f"{one['source']}; {two['source']}",
+            }
+        )
+
+    same = ("gpu", "gpus", "isl", "osl", "load", "metric")
+    for i, a in enumerate(points):
+        for b in points[i + 1 :]:
+            if any(a[key] != b[key] for key in same):
+                continue
+            engine, precision = a["engine"] == b["engine"], a["precision"] == b["precision"]
+            version = a["engine_version"] == b["engine_version"]
+            if engine and version and not precision and a["model"] == b["model"]:
+                pair("precision", *((a, b) if a["precision"] == "fp8" else (b, a)))
+            elif not engine and precision:
+                pair("engine", *((a, b) if a["engine"] == "TensorRT-LLM" else (b, a)))
+            elif engine and precision and not version and a["layout"] == b["layout"]:
+                pair("version", *((a, b) if _number(a["engine_version"]) > _number(b["engine_version"]) else (b, a)))
+    return ratios
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in version.split("/")[0].split("."))
+
+
+def engine_effects(predictions: pd.DataFrame, levels: Iterable[int] = (64, 96, 128)) -> pd.DataFrame:
+    """Predicted throughput of TensorRT-LLM over vLLM at equal precision, layout, workload and load; column `ratio`.
+
+    Layouts whose KV cache does not hold the load are left out: they would compare memory settings.
+    """
+    keys = ["precision", "layout", "workload", "concurrency"]
+    use = predictions[
+        (predictions["policy"] == "chunked")
+        & (predictions["kernels"] == "measured")
+        & predictions["concurrency"].isin(list(levels))
+        & (predictions["reason"] == "")
+    ]
+    use = use[[_holds(p) for p in records(use)]]
+    wide = use.pivot_table(index=keys, columns="engine", values="output_tok_s").dropna().reset_index()
+    return wide.assign(ratio=wide["tensorrt_llm"] / wide["vllm"])
+
+
+def set_aside(
+    measured: Mapping[str, Mapping[str, Any]], bounds: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+    """(measurements that the bounds allow, one sentence per measurement set aside).
+
+    A measurement that names its `workload` is held against that workload's bound, one that does not against the most
+    generous.
+    """
+    kept, findings = dict(measured), []
+    for row in {b["row"] for b in bounds}:
+        found = measured.get(row, {})
+        limits = [b for b in bounds if b["row"] == row and found.get("workload", b["workload"]) == b["workload"]]
+        if not limits:
+            continue
+        most, least = max(b["output_tok_s"] for b in limits), min(b["ttft_ms"] for b in limits)
+        if found.get("output_tok_s", 0) > most or found.get("ttft_p95_ms", least) < least:
+            findings.append(
+                f"{row}: measured {found.get('output_tok_s')} tok/s and TTFT "
+                f"{found.get('ttft_p95_ms')} ms, beyond the bound of {most:.0f} tok/s "
+                f"and {least:.1f} ms; set aside."
+            )
+            kept.pop(row)
+    return kept, findings
+
+
+def gather(
+    claims: Mapping[str, Any], predictions: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[World, list[str]]:
+    """Return the world of the claims with the measurements the bounds allow, and the findings about those they do
+    not.
+    """
+    bounds = bound_rows(claims)
+    kept, findings = set_aside(measured or {}, bounds)
+    ratios = [r for r in published_ratios(published.references()) if r["effect"] in ("precision", "engine")]
+    effects = engine_effects(predictions)["ratio"].to_list()
+    return World(readings(claims, predictions), bounds, ratios, effects, kept), findings

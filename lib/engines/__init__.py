@@ -1,0 +1,1 @@
+"""How each engine is built, started, proven, spoken to and ended."""

@@ -1,0 +1,291 @@
+"""What every engine has in common: checked settings, a start that ends in proof, words to speak to it, and an end.
+
+An engine module says how its server is called and what its log and endpoints mean; nothing else knows either.
+Refuses a server that is not provably what the config says: every claim has the value found and where it was found, and
+an unknown is as good as a mismatch. Rule: ready means one streamed completion of more than one token, not an open port.
+"""
+
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lib import config, environments, paths
+from lib.config import Launch, Strict
+from lib.engines import build, computer, cores, talk
+from lib.engines.process import Process, free_port
+from lib.errors import ConfigError, EngineError
+
+Tell = Callable[[str], None]        # receives the stage under way
+
+COMMON_METRICS = ("running", "waiting", "kv_cache_usage", "preemptions_total", "prefix_cache_queries_total",
+                  "prefix_cache_hits_total", "prompt_tokens_total", "generation_tokens_total")
+READY_PROMPT = "The central bank left its key rate unchanged, and the market"
+READY_TOKENS = 4
+LOOK_S = 0.5                        # between two looks at a server that is loading
+UNKNOWN = "unknown"
+
+
+def claim(what: str, expected: object, found: object, source: str) -> dict[str, Any]:
+    """One row of proof: a property, what the config says, what was found, and where. Unknown is never right."""
+    known = found is not None
+    # Where the project lies on this computer is nobody's business: paths are told from its root.
+    wanted, seen = (str(value).removeprefix(f"{paths.ROOT}/") for value in (expected, found if known else UNKNOWN))
+    return {"what": what, "expected": wanted, "found": seen, "source": source, "ok": known and seen == wanted}
+
+
+def first(pattern: str, text: str) -> str | None:
+    """Return the first group of the first match; None if there is none, which `claim` takes as unknown."""
+    found = re.search(pattern, text)
+    return found[1] if found else None
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What a precision means for one engine: what the artifact must hold, and the CPU flags its kernels need."""
+
+    stores: str                         # the manifest's `format`
+    flags: tuple[str, ...]              # as /proc/cpuinfo spells them
+    why: str = ""                       # why those flags, for the refusal
+
+
+class Engine:
+    """How to check, start and speak to one engine. Subclasses fill in the class attributes and the methods below."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    wire: ClassVar[str]                             # a wire format of lib.measure.formats
+    keeps_connections: ClassVar[bool] = True        # whether a connection may carry a second request
+    environment: ClassVar[str]                      # the locked environment it runs in
+    settings: ClassVar[type[Strict]]
+    precisions: ClassVar[Mapping[str, Precision]]
+    metrics: ClassVar[Mapping[str, tuple[str, ...]]]        # common name -> names in /metrics, summed
+    absent_metrics: ClassVar[Mapping[str, str]]             # common name -> why this engine does not have it
+
+    def command(self, launch: Launch, port: int) -> list[str]:
+        """Argument list of the server; holds no secret."""
+        raise NotImplementedError
+
+    def variables(self, launch: Launch, key: str) -> dict[str, str]:
+        """Environment variables of the server, the key among them."""
+        raise NotImplementedError
+
+    def body(self, launch: Launch, prompt: str, output_tokens: int) -> tuple[str, dict[str, Any]]:
+        """Path and JSON body of a streamed completion of exactly `output_tokens` tokens."""
+        raise NotImplementedError
+
+    def claims(self, server: "Server") -> list[dict[str, Any]]:
+        """Proof that the server serves what the launch says, from endpoints and the log."""
+        raise NotImplementedError
+
+    def version(self, server: "Server") -> str:
+        """Return the engine's own word for its version."""
+        raise NotImplementedError
+
+    def count(self, server: "Server", text: str) -> int:
+        """Tokens of a text without any the server adds, by the server's own tokenizer."""
+        raise NotImplementedError
+
+    def memory_bytes(self, launch: Launch) -> int:
+        """Memory the server needs beyond its weights."""
+        raise NotImplementedError
+
+    def own(self, launch: Launch) -> Any:
+        """Validate the launch's settings against this engine's."""
+        return config.validated(self.settings, dict(launch.settings), f"config launch {launch.name}, settings")
+
+    def check(self, launch: Launch) -> None:
+        """Refuse a launch that cannot work on any computer.
+
+        Raises
+        ------
+        ConfigError : unknown precision, artifact, environment or setting, or an artifact of another precision.
+        """
+        where = f"Launch {launch.name}"
+        if launch.precision not in self.precisions:
+            raise ConfigError(f"{where}: {self.title} has no precision {launch.precision!r} here; "
+                              f"it serves {', '.join(self.precisions)}.")
+        if launch.environment != self.environment:
+            raise ConfigError(f"{where}: environment {launch.environment!r} does not hold {self.title}; "
+                              f"write {self.environment!r}.")
+        stored, wanted = build.recipe(launch.artifact).format, self.precisions[launch.precision].stores
+        if stored != wanted:
+            raise ConfigError(f"{where}: artifact {launch.artifact!r} holds {stored} weights, and {self.title} at "
+                              f"{launch.precision} serves {wanted}. Artifacts: {', '.join(build.holding(wanted))}.")
+        self.own(launch)
+
+    def unavailable(self, launch: Launch) -> str | None:
+        """Why this computer cannot run the launch, as a sentence; None if nothing speaks against it."""
+        precision = self.precisions[launch.precision]
+        reason = computer.lacks(precision.flags)
+        if reason:
+            why = f" ({precision.why})" if precision.why else ""
+            return f"{self.title} at {launch.precision} cannot run here: {reason}{why}."
+        needed = self.memory_bytes(launch) + 2 * build.recipe(launch.artifact).bytes
+        free = computer.free_memory_bytes()
+        if free < needed:
+            return (f"{self.title} at {launch.precision} needs about {needed / 1e9:.1f} GB of memory and "
+                    f"{free / 1e9:.1f} GB is free. Close other programs, or lower the KV cache in its config.")
+        disk, room = environments.DISK_GB.get(self.environment, 1.0), shutil.disk_usage(paths.ROOT).free / 1e9
+        if not environments.python(self.environment).exists() and room < disk:
+            return (f"{self.title} needs about {disk:g} GB of disk for its environment and {room:.1f} GB is free. "
+                    "Free some space.")
+        return None
+
+    @contextmanager
+    def start(self, launch: Launch, log: Path, progress: Tell) -> Iterator["Server"]:
+        """Start the server, wait until it answers and is proven, hand it over, and end it whatever happens.
+
+        Parameters
+        ----------
+        launch : checked before; its environment and artifact exist.
+        log : file for what the server prints, beside the record.
+        progress : told the stage under way and the seconds since the start.
+
+        Raises
+        ------
+        EngineError : it died (with its last words), did not answer within launch.start_seconds, or is not what the
+            config says.
+        """
+        progress("checking the weights on disk")
+        artifact = build.verify(launch.artifact)
+        port, key = free_port(), secrets.token_urlsafe(24)
+        began = time.monotonic()
+        with Process(self.command(launch, port), self.variables(launch, key), log, cores.share()[0]) as process:
+            server = Server(self, launch, process, port, key, artifact)
+            server.await_ready(began, progress)
+            progress("proving what runs")
+            server.prove()
+            yield server
+
+
+@dataclass
+class Server:
+    """A running, proven server."""
+
+    engine: Engine
+    launch: Launch
+    process: Process
+    port: int
+    key: str
+    artifact: dict[str, Any]            # the manifest of what it serves
+    ready_seconds: float = float("nan")
+    added_tokens: int = 0               # tokens the server puts before a prompt (BOS)
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        """Start without proof."""
+        self._proof: list[dict[str, Any]] = []
+
+    @property
+    def wire(self) -> str:
+        """Wire format of its answers."""
+        return self.engine.wire
+
+    @property
+    def pid(self) -> int:
+        """The process whose whole family is the engine."""
+        return self.process.pid
+
+    @property
+    def model(self) -> str:
+        """Name under which the model is served."""
+        return self.launch.name
+
+    @property
+    def absent_metrics(self) -> Mapping[str, str]:
+        """Metrics this engine does not have, with the reason."""
+        return self.engine.absent_metrics
+
+    def body(self, prompt: str, output_tokens: int) -> tuple[str, dict[str, Any]]:
+        """Path and JSON body of a streamed completion of exactly `output_tokens` tokens, greedy."""
+        return self.engine.body(self.launch, prompt, output_tokens)
+
+    def check_alive(self) -> None:
+        """Raise EngineError with the log's last lines if the server has ended."""
+        self.process.check_alive()
+
+    def proof(self) -> list[dict[str, Any]]:
+        """Return what was proven at the start: dicts of what, expected, found, source, ok."""
+        return self._proof
+
+    def gauges(self) -> dict[str, float]:
+        """Read the engine's own metrics, under common names; one it does not have is absent.
+
+        Raises
+        ------
+        OSError : the server does not answer.
+        """
+        status, text = talk.ask(self.port, "GET", "/metrics", self.key, limit_s=5.0)
+        if status != 200:
+            raise OSError(f"/metrics answered {status}")
+        values = talk.prometheus(text)
+        return {name: sum(values[n] for n in names) for name, names in self.engine.metrics.items()
+                if all(n in values for n in names)}
+
+    def await_ready(self, began: float, progress: Tell) -> None:
+        """Wait until one streamed completion of more than one token has come.
+
+        Raises
+        ------
+        EngineError : the server died, or the launch's time limit passed.
+        """
+        said, limit = "nothing answers yet", self.launch.start_seconds
+        while True:
+            self.check_alive()
+            left = limit - (time.monotonic() - began)
+            if left <= 0:
+                raise EngineError(
+                    f"{self.model} was not ready within {limit:g} s ({said}). Its last words: {self.process.tail()} "
+                    f"Raise start_seconds in its config on a slow computer; the whole log is {self.process.log}."
+                )
+            progress(f"starting {self.model}, at most {limit:g} s")
+            try:
+                status, _ = talk.ask(self.port, "GET", "/health", self.key, limit_s=2.0)
+                if status == 200:
+                    path, body = self.body(READY_PROMPT, READY_TOKENS)
+                    answer = talk.completion(self.port, path, self.key, body, min(left, 60.0))
+                    if answer["usage"]["completion_tokens"] == READY_TOKENS:
+                        break
+                    said = f"asked for {READY_TOKENS} tokens it gave {answer['usage']['completion_tokens']}"
+            except OSError as error:
+                said = str(error)
+            time.sleep(LOOK_S)
+        self.ready_seconds = time.monotonic() - began
+        try:
+            self.added_tokens = answer["usage"]["prompt_tokens"] - self.engine.count(self, READY_PROMPT)
+        except OSError as error:
+            raise EngineError(f"{self.launch.name}: the server's tokenizer could not be asked ({error}).") from error
+
+    def prove(self) -> None:
+        """Collect the proof; end the launch on a mismatch or an unknown.
+
+        Raises
+        ------
+        EngineError : names what was expected, what was found and where.
+        """
+        try:
+            self.version = self.engine.version(self)
+            path, body = self.body(READY_PROMPT, 1)
+            unkeyed, _ = talk.ask(self.port, "POST", path, None, body, limit_s=60.0)
+            rows = self.engine.claims(self)
+        except (OSError, KeyError, TypeError, IndexError) as error:
+            raise EngineError(f"{self.launch.name}: what runs could not be established ({error!r}). The log is "
+                              f"{self.process.log}.") from error
+        rows.append(claim("status without the key", 401, unkeyed, f"POST {path}"))
+        rows += [claim(f"sha256 of {f['path']}", f["sha256"], f["found"], "file on disk, hashed before the start")
+                 for f in self.artifact["files"]]
+        self._proof = rows
+        wrong = [row for row in rows if not row["ok"]]
+        if wrong:
+            says = [f"{r['what']} should be {r['expected']} and is {r['found']} ({r['source']})" for r in wrong]
+            raise EngineError(
+                f"{self.model} does not run what its config says: {'; '.join(says)}. Nothing was measured on it. Its "
+                f"config must change, or remove artifacts/{self.launch.artifact} to have it built again; the log is "
+                f"{self.process.log}."
+            )

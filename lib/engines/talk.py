@@ -1,0 +1,93 @@
+"""Speak to a server on 127.0.0.1: a question, a short streamed completion, its metrics. Never used while measuring
+requests: the load client is `lib.measure`'s.
+
+Rule: what cannot be read is an OSError with its reason, so that callers need to know one kind of failure.
+"""
+
+import http.client
+import json
+import re
+from typing import Any
+
+SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? (\S+)")
+
+
+def ask(
+    port: int, method: str, path: str, key: str | None, body: dict[str, Any] | None = None, limit_s: float = 10.0
+) -> tuple[int, str]:
+    """Send one request.
+
+    Returns
+    -------
+    HTTP status and text of the answer.
+
+    Raises
+    ------
+    OSError : nobody listens, the time limit (s) passed, or the answer is not HTTP.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=limit_s)
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    except http.client.HTTPException as error:
+        raise OSError(f"not an HTTP answer: {error!r}") from error
+    finally:
+        connection.close()
+
+
+def get_json(port: int, path: str, key: str, body: dict[str, Any] | None = None) -> Any:
+    """Get (or, with a body, post to) a JSON endpoint.
+
+    Raises
+    ------
+    OSError : as for `ask`, an HTTP error, or an answer that is not JSON.
+    """
+    status, text = ask(port, "POST" if body is not None else "GET", path, key, body)
+    if status != 200:
+        raise OSError(f"{path} answered {status}: {text[:200]}")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OSError(f"{path} did not answer JSON: {text[:200]}") from error
+
+
+def completion(port: int, path: str, key: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    """Stream one completion to its end.
+
+    Returns
+    -------
+    events : chunks received; usage : the server's own count of tokens, as it sent it; text.
+
+    Raises
+    ------
+    OSError : as for `ask`, an HTTP error, or a stream without the server's token count.
+    """
+    status, text = ask(port, "POST", path, key, body, limit_s)
+    if status != 200:
+        raise OSError(f"{path} answered {status}: {text[:300]}")
+    events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+    chunks = [json.loads(event) for event in events if event != "[DONE]"]
+    errors = [chunk["error"] for chunk in chunks if "error" in chunk]       # the status was sent before it went wrong
+    if errors:
+        raise OSError(f"{path} broke off: {errors[0]}"[:300])
+    usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+    if not usages:
+        raise OSError(f"{path} streamed {len(chunks)} chunks without a token count: {text[:300]}")
+    words = [choice.get("text") or "" for chunk in chunks for choice in chunk.get("choices") or ()]
+    return {"events": len(chunks), "usage": usages[-1], "text": "".join(words)}
+
+
+def prometheus(text: str) -> dict[str, float]:
+    r"""Read the values of a Prometheus exposition by name, summed over labels.
+
+    >>> prometheus('# TYPE a gauge\na{engine="0"} 1\na{engine="1"} 2.5\nb 3')
+    {'a': 3.5, 'b': 3.0}
+    """
+    values: dict[str, float] = {}
+    for line in text.splitlines():
+        sample = SAMPLE.match(line)
+        if sample:
+            values[sample[1]] = values.get(sample[1], 0.0) + float(sample[2])
+    return values

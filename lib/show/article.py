@@ -1,0 +1,287 @@
+"""From facts.json, figures and tables to one page: report/article.md is a template over facts, this module fills it.
+
+Rules: no number is typed in the prose, each comes from facts with its unit and mark (lib.show.numbers); a fact or a
+figure that the prose names and that does not exist stops the build with its name; whatever comes from facts is text,
+never markup of HTML or Markdown. The page is one file that loads nothing: its content security policy forbids
+scripts and every request. Markdown is read by mistune, which nbconvert brings anyway; mathematics becomes MathML.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import mistune
+from latex2mathml.converter import convert as mathml
+from markupsafe import Markup, escape
+
+from lib import paths, records
+from lib.errors import NoValue, RecordError, tell
+from lib.show import numbers, pictures, style, verdict
+
+ACTIVE = re.compile(r"[\\`*_{}\[\]()#+\-!|~$^:<>&\"'=]")  # what Markdown, mathematics or HTML would read
+HELD = re.compile(r"<!--held (\d+)-->")
+REFERENCE = re.compile(r"<!--figure ([\w-]+)-->")
+
+
+class Facts(dict[str, Any]):
+    """Facts that know their own path, so that a missing one can be named in full."""
+
+    path = ""
+
+
+class Missing(jinja2.StrictUndefined):
+    """A fact the prose asks for and facts.json does not have."""
+
+    @property
+    def _undefined_message(self) -> str:
+        where = getattr(self._undefined_obj, "path", "")
+        return f"{where}.{self._undefined_name}".lstrip(".")
+
+
+def render(facts: Mapping[str, Any], figures: Path, tables: Path, out: Path) -> Path:
+    """Write the page.
+
+    Parameters
+    ----------
+    facts : what facts.json holds.
+    figures : folder of the study's SVG figures.
+    tables : folder of its CSV tables.
+    out : the HTML file.
+
+    Raises
+    ------
+    NoValue : a fact that the prose needs and that is not there, by its full name.
+    RecordError : a figure or table that is not there, or a page that cannot be written.
+    """
+    page, shown, world = Page(figures, tables), pathed(facts), templates()
+    places = {"figure": page.figure, "see": page.see, "html": page.hold, "table": page.table}
+    try:
+        prose = world.get_template("article.md").render(**shown, **places, facts=shown, answer=verdict.judge(shown))
+        body, contents = page.compose(prose)
+        html = world.get_template("page.html.j2").render(
+            title=shown["study"]["title"],
+            study=shown["study"],
+            body=Markup(body),
+            contents=contents,
+            themes={variable: colour for colour, variable in style.THEMED.items()},
+            style=Markup((paths.REPORT_SOURCES / "template" / "style.css").read_text()),
+        )
+    except (jinja2.UndefinedError, KeyError) as error:
+        name = error.message if isinstance(error, jinja2.UndefinedError) else error.args[0]
+        raise NoValue(
+            f"report/article.md needs the fact {name!r}, which facts.json does not have. "
+            f"Run `make article`, which makes it, or take the sentence out of the article."
+        ) from error
+    records.write_whole(out, html.encode())
+    return out
+
+
+@cache
+def templates() -> jinja2.Environment:
+    """Read templates strictly: a fact that is not there raises, and all text from facts is made harmless."""
+    sources = paths.REPORT_SOURCES
+    world = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([sources, sources / "template"]),
+        autoescape=True,
+        undefined=Missing,
+        finalize=as_text,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    world.filters |= {
+        "number": numbers.number,
+        "count": numbers.count,
+        "interval": lambda n: numbers.number(n, interval=True),
+        "digits": numbers.digits,
+        "load": load,
+        "configured": configured,
+        "contenders": lambda rows: style.contenders([(r["engine"], r["precision"]) for r in rows]),
+        "contender": lambda row: style.contender(row["engine"], row["precision"]),
+        "percent": lambda share: f"{numbers.digits(100 * share)}\u00a0%",
+        "gigabytes": lambda n: f"{n / 1e9:.0f}\u00a0GB",
+    }
+    world.tests["open_loop"] = lambda level: str(level).startswith("poisson-")
+    world.globals |= {
+        "cell": numbers.cell,
+        "notes": numbers.Notes,
+        "mark": numbers.mark,
+        "kinds": style.KINDS,
+        "doubts": verdict.doubts,
+    }
+    return world
+
+
+def pathed(value: Any, path: str = "") -> Any:
+    """Facts whose mappings know where they stand."""
+    if isinstance(value, Mapping):
+        known = Facts({key: pathed(inner, f"{path}.{key}".lstrip(".")) for key, inner in value.items()})
+        known.path = path
+        return known
+    if isinstance(value, list | tuple):
+        return [pathed(inner, f"{path}[{i}]") for i, inner in enumerate(value)]
+    return value
+
+
+def as_text(value: Any) -> Any:
+    """Turn an expression of the prose into page text: markup of this package as it is, all else made harmless.
+
+    >>> as_text("<b>*x*</b>")
+    Markup('&#60;b&#62;&#42;x&#42;&#60;/b&#62;')
+    """
+    if hasattr(value, "__html__"):
+        return Markup(value.__html__())
+    if isinstance(value, Mapping):
+        raise NoValue(f"{value!r} stands in the article without a filter; write `| number` behind it.")
+    return Markup(ACTIVE.sub(lambda m: f"&#{ord(m[0])};", str(value)))
+
+
+def load(level: str) -> str:
+    """Put a level in words: closed-8 -> 8 at once, poisson-1.5 -> 1.5 requests a second."""
+    kind, _, size = level.partition("-")
+    return f"{size} at once" if kind == "closed" else f"{size} requests a second"
+
+
+def configured(key: str) -> str:
+    """Put a contender's key of the H100 facts in words: tensorrt_llm_fp8 -> TensorRT-LLM fp8."""
+    name = max((n for n in style.ENGINES if key.startswith(n.replace("-", "_") + "_")), key=len, default=None)
+    if name is None:
+        raise NoValue(f"{key!r} names no engine that lib/show/style.py knows: {', '.join(style.ENGINES)}.")
+    precision, _, recipe = key[len(name) + 1 :].partition("_")
+    return f"{style.contender(name, precision)}{f' ({recipe})' if recipe else ''}"
+
+
+class Page:
+    """One rendering: what was put aside for Markdown not to touch, and the figures in their order."""
+
+    def __init__(self, figures: Path, tables: Path) -> None:
+        self.figures, self.tables = figures, tables
+        self.held: list[str] = []
+        self.order: list[str] = []
+
+    def hold(self, *, caller: Callable[[], str]) -> Markup:
+        """Keep a block of HTML out of Markdown's reach: {% call html() %}...{% endcall %}."""
+        self.held.append(str(caller()))
+        return Markup(f"\n\n<!--held {len(self.held) - 1}-->\n\n")
+
+    def figure(
+        self, name: str, table: str | None = None, columns: tuple[str, ...] = (), *, caller: Callable[[], str]
+    ) -> Markup:
+        """Place a figure with its number, its finding as title, its caption and the table behind it."""
+        picture = pictures.read(self.figures / f"{name}.svg")
+        self.order.append(name)
+        behind = self.table(table, columns) if table else Markup("")
+        self.held.append(
+            f'<figure id="figure-{name}">'
+            f'<p class="finding"><b>Figure {len(self.order)}.</b> {escape(picture.title)}</p>'
+            f'<div class="picture" tabindex="0" role="group" aria-label="Figure {len(self.order)}">{picture.svg}</div>'
+            f"<figcaption>{_inline(str(caller()))}</figcaption>{behind}</figure>"
+        )
+        return Markup(f"\n\n<!--held {len(self.held) - 1}-->\n\n")
+
+    def see(self, name: str) -> Markup:
+        """Refer to a figure by its number, wherever it stands."""
+        return Markup(f"<!--figure {name}-->")
+
+    def table(self, name: str, columns: tuple[str, ...] = ()) -> Markup:
+        """Place a CSV table, folded away: the data beside a figure."""
+        path = self.tables / name
+        try:
+            with path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+        except FileNotFoundError as error:
+            raise RecordError(
+                f"The article shows table {name}, but {path} does not exist. Run `make article`."
+            ) from error
+        kept = columns or tuple(rows[0] if rows else ())
+        absent = [column for column in kept if rows and column not in rows[0]]
+        if absent:
+            raise NoValue(
+                f"The article shows column {', '.join(absent)} of {name}, which it does not have: {', '.join(rows[0])}."
+            )
+        head = Markup("").join(Markup('<th scope="col">{}</th>').format(column) for column in kept)
+        body = Markup("").join(
+            Markup("<tr>{}</tr>").format(Markup("").join(_datum(row[column]) for column in kept)) for row in rows
+        )
+        return Markup(
+            '<details><summary>Data: {}</summary><div class="wide" tabindex="0" role="group" aria-label="Table {}">'
+            "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div></details>"
+        ).format(name, name, head, body)
+
+    def compose(self, prose: str) -> tuple[str, list[tuple[str, str]]]:
+        """Turn Markdown into HTML and put back what was held. Returns the body and its contents: (anchor, heading)."""
+        renderer = Renderer()
+        text = str(
+            mistune.create_markdown(renderer=renderer, plugins=["table", "footnotes", "math", "def_list"])(prose)
+        )
+        while HELD.search(text):
+            text = HELD.sub(lambda m: self.held[int(m[1])], text)
+        return REFERENCE.sub(self._number, text), renderer.headings
+
+    def _number(self, found: re.Match[str]) -> str:
+        if found[1] not in self.order:
+            raise NoValue(
+                f"report/article.md refers to figure {found[1]!r}, which it does not show; it shows "
+                f"{', '.join(self.order)}."
+            )
+        return f'<a href="#figure-{found[1]}">Figure {self.order.index(found[1]) + 1}</a>'
+
+
+class Renderer(mistune.HTMLRenderer):
+    """HTML with anchors at headings and mathematics as MathML; HTML of the template passes, facts arrive escaped."""
+
+    def __init__(self) -> None:
+        super().__init__(escape=False)
+        self.headings: list[tuple[str, str]] = []
+
+    def heading(self, text: str, level: int, **attrs: Any) -> str:
+        """Heading with an anchor of its own words; second-level ones make the contents."""
+        anchor = re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]+>|&\w+;", "", text).lower()).strip("-")
+        if level == 2:
+            self.headings.append((anchor, re.sub(r"<[^>]+>", "", text)))
+        link = f'<a class="anchor" href="#{anchor}" aria-label="Link to this section">#</a>'
+        return f'<h{level} id="{anchor}">{text} {link}</h{level}>\n'
+
+    def inline_math(self, text: str) -> str:
+        """$x$"""
+        return str(mathml(text))
+
+    def block_math(self, text: str) -> str:
+        """$$x$$"""
+        return f'<div class="wide">{mathml(text.strip(), display="block")}</div>\n'
+
+
+def _inline(text: str) -> str:
+    """Markdown of a caption, without its paragraph."""
+    return str(mistune.create_markdown(escape=False)(text.strip())).strip().removeprefix("<p>").removesuffix("</p>")
+
+
+def _datum(value: str) -> Markup:
+    try:
+        return Markup('<td class="num">{}</td>').format(numbers.digits(float(value)))
+    except ValueError:
+        return Markup("<td>{}</td>").format(value or "–")
+
+
+def main() -> int:
+    """Render the article of a study: `python -m lib.show.article PROFILE [DEPTH]`."""
+    study = paths.study_name(*sys.argv[1:3])
+    facts = paths.tables(study) / "facts.json"
+    if not facts.exists():
+        raise RecordError(
+            f"Study {study!r} has no facts: {facts} does not exist. "
+            f"Run `make article PROFILE=...`, which makes them first."
+        )
+    render(
+        json.loads(facts.read_text()), paths.figures(study), paths.tables(study), paths.REPORT / study / "index.html"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    tell(main)

@@ -1,0 +1,346 @@
+"""The page says what the facts say, marks every number, stops at what is missing, and trusts nothing it is given."""
+
+import copy
+import html
+import re
+from html.parser import HTMLParser
+
+import pytest
+import synthetic
+
+from lib import paths
+from lib.analyse import tables
+from lib.errors import NoValue, RecordError
+from lib.show import article, figures, numbers, pictures, verdict
+
+PROBE = {"host_probe": {"bandwidth_bytes_s": 60e9, "flop_s": {"float32": 900e9}, "seconds": 2.0}}
+SERVERS = (
+    synthetic.Server(extra=PROBE),
+    synthetic.Server(name="vllm-bf16-again", seed=2, extra=PROBE),
+    synthetic.Server(
+        name="llamacpp-q4_0",
+        engine="llama-cpp",
+        precision="q4_0",
+        ttft_ms=90.0,
+        tpot_ms=6.0,
+        failed=1,
+        seed=4,
+        extra=PROBE,
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A small study with known numbers: its facts, tables and figures, made as the Makefile makes them."""
+    folder = tmp_path_factory.mktemp("study")
+    of = synthetic.write_study(
+        folder / "records",
+        synthetic.study(levels=(1, 4), rates=(2.0,), seconds=7.0, repeats=2),
+        SERVERS,
+        absent={"vllm-fp8": "this computer <b>cannot</b> run it"},
+    )
+    facts = tables.build(of, folder / "records", folder / "tables")
+    study = figures.Study(of, folder / "tables", folder / "records", folder / "figures")
+    for name in figures.FIGURES:
+        figures.draw(study, name)
+    return facts, folder
+
+
+def page(made, change=None):
+    facts, folder = made
+    if change is None and (folder / "page.html").exists():
+        return (folder / "page.html").read_text()
+    facts = copy.deepcopy(facts)
+    if change is None:
+        return article.render(facts, folder / "figures", folder / "tables", folder / "page.html").read_text()
+    change(facts)
+    return article.render(facts, folder / "figures", folder / "tables", folder / "index.html").read_text()
+
+
+def words(text):
+    """What a reader reads: no markup, marks written out."""
+    text = re.sub(r"<(svg|style).*?</\1>|<span aria-hidden=\"true\">.*?</span>", "", text, flags=re.S)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", text)).replace("\u00a0", " "))
+
+
+class Outline(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.links, self.tags, self.addresses, self.handlers = [], [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for key, value in attrs:
+            if key == "id":
+                self.ids.append(value)
+            if key.startswith("on"):
+                self.handlers.append(key)
+            if key in ("href", "src", "srcset", "data", "action", "xlink:href"):
+                (self.links if value.startswith("#") else self.addresses).append(value)
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(made):
+    text = page(made)
+    outline = Outline(text)
+    assert not outline.addresses and not outline.handlers
+    assert not {"script", "iframe", "object", "embed", "link", "img", "form", "base"} & set(outline.tags)
+    assert "default-src 'none'" in text and "url(http" not in text and "@import" not in text
+    assert len(text.encode()) < 4_000_000
+
+
+def test_ids_are_unique_and_every_link_arrives(made):
+    outline = Outline(page(made))
+    assert len(outline.ids) == len(set(outline.ids))
+    assert not {link[1:] for link in outline.links} - set(outline.ids)
+
+
+def test_every_figure_has_number_title_words_and_caption(made):
+    text = page(made)
+    shown = re.findall(r'<figure id="figure-([\w-]+)">(.*?)</figure>', text, flags=re.S)
+    assert {name for name, _ in shown} == set(figures.FIGURES)
+    for i, (_, of) in enumerate(shown, start=1):
+        assert f"Figure {i}." in of and 'role="img"' in of and len(re.search(r'aria-label="([^"]{60,})', of)[1]) >= 60
+        assert "What to see" in of and re.search(r"Notebook|notebook", of)
+
+
+def test_the_answer_names_who_keeps_the_promise(made):
+    def met(facts):
+        for row in facts["headline"]:
+            row["capacity"] |= {"value": 4.0 if row["engine"] == "vllm-cpu" else None}
+
+    said = words(page(made, met))
+    assert "On this computer vLLM-CPU bf16 keeps the promise: a first token within 75 ms (assumed)" in said
+    assert "1 of 2 contenders is not shown to" in said
+
+
+@pytest.mark.parametrize(
+    ("capacity", "answer", "said"),
+    [
+        (
+            2.0,
+            "no",
+            "No contender is shown to keep the promise on this computer for 4 requests (assumed) at once: "
+            "llama.cpp q4_0 and vLLM-CPU bf16 come nearest, with 2 requests (measured)",
+        ),
+        (None, "undecided", "Whether any contender keeps the promise on this computer is undecided"),
+        (None, "no", "No contender keeps the promise on this computer: a first token within 75 ms"),
+    ],
+)
+def test_the_answer_changes_with_the_facts(made, capacity, answer, said):
+    def change(facts):
+        for row in facts["headline"]:
+            row["capacity"] |= {"value": capacity, "next_answer": answer}
+            row["meets_sla"] = {"answer": answer, "reason": "as told"}
+
+    assert said in words(page(made, change))
+
+
+def test_differences_below_the_noise_are_not_differences(made):
+    def rows(facts, result):
+        for c in facts["comparisons"]:
+            c["verdict"] = result
+
+    assert "cannot be told apart" in words(page(made, lambda f: rows(f, "not distinguishable")))
+    assert re.search(
+        r"delivers the most tokens, [\d.,]+ tok/s .*? what .*? delivers",
+        words(page(made, lambda f: rows(f, "differs"))),
+    )
+
+
+def test_a_missing_fact_stops_the_build_with_its_full_name(made):
+    with pytest.raises(NoValue, match=r"'sla\.tpot_p95'"):
+        page(made, lambda f: f["sla"].pop("tpot_p95"))
+    with pytest.raises(NoValue, match=r"'method\.p95_needs'"):
+        page(made, lambda f: f["method"].pop("p95_needs"))
+    with pytest.raises(NoValue, match="noise_floor"):
+        page(made, lambda f: f.pop("noise_floor"))
+
+
+def test_a_missing_figure_and_a_missing_table_stop_the_build(made, tmp_path):
+    facts, folder = made
+    with pytest.raises(RecordError, match="figure 'headline'"):
+        article.render(facts, tmp_path, folder / "tables", tmp_path / "x.html")
+    with pytest.raises(RecordError, match=r"table headline\.csv"):
+        article.render(facts, folder / "figures", tmp_path, tmp_path / "x.html")
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_what_comes_from_facts_is_text(made):
+    evil = "<script>alert(1)</script> [x](javascript:alert(1)) **bold** `code` $x$ | {{ 7*7 }}"
+
+    def change(facts):
+        facts["machine"]["cpu"] = evil
+        facts["study"]["model"]["note"] = evil
+        facts["warnings"].append({"where": "vllm-bf16", "text": evil, "next": evil})
+        facts["missing"][0]["reason"] = evil
+        next(iter(facts["launches"].values()))["versions"]["engine"] = evil
+
+    text = page(made, change)
+    assert "<script" not in text and not Outline(text).addresses
+    assert (
+        words(text).count(re.sub(r"<[^>]+>", "", html.unescape(evil))) == 0
+        and words(text).count("**bold** `code` $x$ | {{ 7*7 }}") >= 5
+    )
+
+
+def test_missing_launches_stand_with_their_reason(made):
+    assert "vllm-fp8 (absent): this computer <b>cannot</b> run it" in words(page(made))
+
+
+def test_warnings_stand_at_the_number(made):
+    def change(facts):
+        facts["warnings"] = [{"where": "vllm-bf16 closed-4", "text": "the client sent late", "next": "free a core"}]
+
+    said = words(page(made, change))
+    assert "Warning: the client sent late; free a core" in said and "1 warning about these numbers" in said
+    assert "No check raised a warning" in words(page(made, lambda f: f.update(warnings=[])))
+
+
+def test_open_loop_levels_count_from_when_requests_were_due(made):
+    said = words(page(made))
+    assert "TTFT from due, p95, ms" in said and "2 requests a second" in said
+    closed = words(page(made, lambda f: f["study"].update(levels=["closed-1", "closed-4"])))
+    assert "TTFT from due" not in closed
+
+
+def test_cost_stands_only_where_a_price_does(made):
+    assert "USD per million output tokens" in words(page(made))
+    unpriced = {"value": None, "unit": "USD/h", "mark": "published", "reason": "the profile states no price"}
+    assert "cost, USD per million output tokens" not in words(page(made, lambda f: f["study"].update(price=unpriced)))
+
+
+def test_a_rehearsal_says_so(made):
+    def change(facts):
+        facts["study"]["kind"] = "rehearsal"
+
+    assert "This is a rehearsal." in words(page(made, change)) and "This is a rehearsal." not in words(page(made))
+
+
+def test_the_larger_machine_is_never_said_to_be_measured(made):
+    said = words(page(made))
+    assert "Nothing about Llama-3-70B on 8 x H100 was measured here." in said
+    section = said[said.index("The published table, audited #") : said.index("Method #")]
+    assert (
+        "(measured)" not in section and "(published)" in section and "(predicted)" in section and "(bound)" in section
+    )
+
+
+def test_without_facts_about_the_larger_machine_the_page_says_why(made):
+    said = words(page(made, lambda f: f.update(h100={"value": None, "reason": "data/ has none"})))
+    assert "this run says nothing: data/ has none" in said and "The published table, audited" not in said
+
+
+def test_every_verdict_of_the_ledger_is_on_the_page(made):
+    said = words(page(made))
+    for claim in made[0]["h100"]["claims"].values():
+        assert re.sub(r"\s+", " ", claim["text"]) in said
+
+
+def test_the_prose_types_no_number():
+    allowed = re.compile(r"Llama-3-70B|8 x H100|H100|p95|95th|\b0[0-9]_\w+|\b16 bit")
+    for name in ("article.md", "template/h100.md.j2", "template/answer_h100.md.j2"):
+        text = (paths.REPORT_SOURCES / name).read_text()
+        text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|\$\$.*?\$\$|\$[^$]*\$", "", text, flags=re.S)
+        assert not re.findall(r".*\d.*", allowed.sub("", text)), name
+
+
+def number(**changes):
+    return {
+        "value": 171.25,
+        "unit": "ms",
+        "mark": "measured",
+        "low": 160.0,
+        "high": 183.0,
+        "n": 240,
+        "reason": None,
+        "source": "r",
+    } | changes
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (number(), "171 ms (160 to 183)"),
+        (number(value=24.633, low=24.0, high=25.27), "24.6 ms (24.0 to 25.3)"),
+        (number(value=0.05, unit="share", low=None, high=None), "5 %"),
+        (number(value=2.7113, unit="ratio", low=None, high=None, mark="published"), "2.71×"),
+        (number(value=1.0, unit="requests", low=None, high=None), "1 request"),
+        (number(value=1420.0, unit="tok/s", low=None, high=None), "1,420 tok/s"),
+        (number(value=None, low=None, high=None, reason="never ran"), "missing (never ran)"),
+        (
+            number(low=None, high=None, reason="p95 needs 72 requests, there are 9"),
+            "unsupported (p95 needs 72 requests, there are 9)",
+        ),
+    ],
+)
+def test_numbers_are_written_with_unit_interval_and_reason(given, said):
+    assert numbers.plain(given) == said
+
+
+@pytest.mark.parametrize("bad", [171.0, {"value": 1.0}, number(mark="guessed"), number(value=None)])
+def test_what_is_no_number_is_refused(bad):
+    with pytest.raises(NoValue):
+        numbers.number(bad)
+
+
+def test_every_number_carries_its_mark():
+    assert words(numbers.number(number())) == "171 ms (measured)"
+    assert words(numbers.number(number(mark="predicted"), interval=True)) == "171 ms (160 to 183) (predicted)"
+
+
+def test_notes_give_each_reason_one_letter():
+    notes = numbers.Notes()
+    missing = number(value=None, low=None, high=None, reason="never ran")
+    assert "missing<sup>a</sup>" in numbers.cell(missing, notes) and "missing<sup>a</sup>" in numbers.cell(
+        missing, notes
+    )
+    assert "none shown<sup>b</sup>" in numbers.cell(missing | {"next_level": 4, "reason": "too slow"}, notes)
+    assert words(notes.__html__()) == "a never ranb too slow"
+    assert [numbers.Notes.letter(notes, str(i)) for i in range(26)][-2:] == ["aa", "ab"]
+
+
+def test_pictures_lose_what_could_run_or_load_and_keep_ids_apart(tmp_path):
+    path = tmp_path / "f.svg"
+    path.write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 9 9">'
+        '<script>alert(1)</script><style>*{}</style><foreignObject/><defs><path id="m" d="M0 0"/></defs>'
+        '<g id="a" onclick="x()" clip-path="url(#c)" style="fill: #0072b2"><use xlink:href="#m"/><use xlink:href="http://x/y"/>'
+        "<text>&lt;b&gt;</text></g></svg>"
+    )
+    svg = str(pictures.read(path).svg)
+    assert not re.search(r"script|style>|foreign|onclick|http", svg)
+    assert (
+        'id="f-m"' in svg
+        and 'href="#f-m"' in svg
+        and "url(#f-c)" in svg
+        and "var(--blue)" in svg
+        and "&lt;b&gt;" in svg
+    )
+
+
+def test_what_is_no_picture_is_refused(tmp_path):
+    for text in ("not xml", "<html/>"):
+        (tmp_path / "f.svg").write_text(text)
+        with pytest.raises(RecordError, match="no SVG"):
+            pictures.read(tmp_path / "f.svg")
+
+
+def test_inverse_swaps_the_limits():
+    assert verdict.inverse(number(value=2.0, low=1.0, high=4.0)) | {
+        "value": 0.5,
+        "low": 0.25,
+        "high": 1.0,
+    } == verdict.inverse(number(value=2.0, low=1.0, high=4.0))
+
+
+def test_the_stamp_changes_with_any_record(made):
+    facts = copy.deepcopy(made[0])
+    before = figures.stamp(facts)
+    next(iter(facts["launches"].values()))["source"] += "0"
+    assert figures.stamp(facts) != before and before.startswith("records/synthetic, 3 records #")
+
+
+def test_the_page_is_the_same_from_the_same_facts(made):
+    assert page(made) == page(made, lambda facts: None)

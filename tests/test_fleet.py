@@ -1,0 +1,144 @@
+"""Capacity, factorial and fleet: sums that fit in the head."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib.analyse import capacity, factorial, fleet, h100_tables, predict, published
+from lib.errors import ConfigError, NoValue
+
+
+def test_crossing_is_linear_between_levels():
+    assert capacity.crossing([10, 20, 30], [1.0, 2.0, 3.0], 2.5) == 25
+    assert capacity.crossing([10, 20], [5.0, 6.0], 2.5) == 0
+    assert capacity.crossing([10, 20], [1.0, 2.0], 2.5) == float("inf")
+    assert capacity.crossing([10, 20], [1.0, np.nan], 2.5) == 10
+
+
+def test_capacity_ends_at_the_first_metric_to_fail():
+    key = dict.fromkeys(capacity.GROUP, "x")
+    table = pd.DataFrame(
+        [
+            {
+                **key,
+                "concurrency": n,
+                "ttft_p95_s": n / 100,
+                "tpot_p95_s": n / 1000,
+                "output_tok_s": 10.0 * n,
+                "reason": "",
+            }
+            for n in (10, 20, 30)
+        ]
+    )
+    strict = capacity.under_sla(table, ttft_s=0.15, tpot_s=1.0).iloc[0]
+    assert (strict["capacity"], strict["limited_by"], strict["output_tok_s"]) == (
+        pytest.approx(15),
+        "TTFT",
+        pytest.approx(150),
+    )
+    loose = capacity.under_sla(table, ttft_s=9, tpot_s=9).iloc[0]
+    assert loose["capacity"] == 30 and loose["at_least"]
+    none = capacity.under_sla(table, ttft_s=0.01, tpot_s=9).iloc[0]
+    assert none["capacity"] == 0 and np.isnan(none["output_tok_s"])
+
+
+def test_stricter_sla_never_costs_less():
+    table = capacity.cost_against_strictness(predict.load(), 32.0, 0.025, ttft_limits_s=(0.1, 0.18, 0.5))
+    for _, part in table.groupby(["config", "layout", "policy", "workload"]):
+        values = part.sort_values("ttft_limit_s")["capacity"].to_numpy()
+        assert (np.diff(values) >= 0).all()
+
+
+def test_fleet_by_hand():
+    demand = fleet.Demand(sessions=100, growth_per_year=0.0, years=1, peak_to_mean=2.0, failures=1, headroom=0.0)
+    result = fleet.fleet(demand, fleet.Node(capacity=50, output_tok_s=1000, usd_per_hour=10))
+    assert result["nodes"] == 5  # 200 at the peak over 50 each, and one to lose
+    assert result["usd_per_month"] == pytest.approx(5 * 10 * 730.5)
+    # at the mean load 2 nodes' worth of tokens: 2 x 3.6 million an hour for 50 USD an hour
+    assert result["usd_per_million_tokens"] == pytest.approx(50 / 7.2)
+    assert result["utilisation"] == pytest.approx(100 / 250)
+
+
+def test_fleet_scales_to_a_million_sessions():
+    rows = fleet.scales(fleet.Node(50, 1000, 10), fleet.Demand())
+    assert rows[-1]["sessions"] == 1_000_000
+    assert [row["nodes"] for row in rows] == sorted(row["nodes"] for row in rows)
+    assert rows[-1]["usd_per_million_tokens"] < rows[0]["usd_per_million_tokens"]  # spare nodes weigh less
+
+
+def test_sensitivity_names_the_widest_swing_first():
+    rows = fleet.sensitivity(
+        fleet.Demand(sessions=10_000), fleet.Node(50, 1000, 10), {"failures": (0, 1), "peak_to_mean": (1.0, 4.0)}
+    )
+    assert [row["assumption"] for row in rows] == ["peak_to_mean", "failures"]
+    assert rows[1]["swing"] == pytest.approx(10 * 730.5)
+
+
+def test_monthly_cost_reacts_to_its_assumptions():
+    rows = h100_tables.fleet_sensitivity("tensorrt_llm-fp8")
+    assert {"capacity", "usd_per_hour", "peak_to_mean"} <= {row["assumption"] for row in rows}
+    price = next(row for row in rows if row["assumption"] == "usd_per_hour")
+    assert price["usd_per_month_high"] == pytest.approx(4 * price["usd_per_month_low"])  # from half to double the rent
+
+
+def test_requests_in_flight_by_littles_law():
+    assert fleet.in_flight(10, 0.1, 0.02, 51) == pytest.approx(10 * 1.1)
+
+
+def test_node_that_serves_nobody_is_refused():
+    with pytest.raises(NoValue, match="serves nobody"):
+        fleet.fleet(fleet.Demand(), fleet.Node(0, 1000, 10))
+
+
+def test_factorial_separates_what_the_ratio_mixes():
+    table = factorial.factorial(predict.load(), published.references())
+    assert {"engine", "precision", "load", "layout", "version"} == set(table["effect"])
+    assert (table["low"] <= table["median"]).all() and (table["median"] <= table["high"]).all()
+    assert (table["n"] > 0).all() and table["source"].str.len().gt(0).all()
+    engine = table[(table["effect"] == "engine") & (table["kind"] == "predicted")]
+    assert engine["high"].max() < 1.3  # no engine is far ahead of the other at equal precision
+    mixed = factorial.mixed_ratio(table, 2.7)
+    assert mixed["low"] < mixed["median"] < mixed["high"]
+    assert mixed["unexplained"] == pytest.approx(2.7 / mixed["high"])
+
+
+def test_measured_contrast_gets_its_own_line():
+    row = {"effect": "engine", "contrast": "TensorRT-LLM / vLLM, fp8", "value": 1.2, "held": "all", "source": "record"}
+    table = factorial.factorial(predict.load(), published.references(), [row])
+    assert table.iloc[-1]["kind"] == "measured" and table.iloc[-1]["median"] == 1.2
+
+
+def test_replicas_share_the_clients_evenly():
+    assert predict.replica_loads(50, 4) == [13, 13, 12, 12]
+    assert predict.replica_loads(1, 4) == [1]
+
+
+def test_unknown_contender_says_what_exists():
+    with pytest.raises(ConfigError, match="tensorrt_llm-fp8"):
+        predict.step_times("sglang-fp8", 8)
+
+
+def test_missing_prediction_file_says_how_to_make_it(tmp_path):
+    with pytest.raises(ConfigError, match="make predict"):
+        predict.load(tmp_path / "predictions.csv")
+
+
+def test_layout_that_cannot_hold_a_request_is_a_row_with_its_reason(monkeypatch):
+    meta = {**predict.meta(), "kv_capacity_tokens": {**predict.meta()["kv_capacity_tokens"], "vllm-bf16-tp2": 500}}
+    monkeypatch.setattr(predict, "meta", lambda: meta)
+    row = predict.run_point(predict.Point("vllm-bf16", "TP2x4", "chunked", predict.WORKLOADS[2], 4))
+    assert "does not fit" in row["reason"] and "output_tok_s" not in row
+
+
+def test_one_point_of_the_file_is_what_the_generator_makes():
+    row = predict.run_point(predict.Point("tensorrt_llm-fp8", "TP4x2", "chunked", predict.WORKLOADS[1], 16))
+    table = predict.load()
+    stored = table[
+        (table["config"] == row["config"])
+        & (table["layout"] == "TP4x2")
+        & (table["workload"] == row["workload"])
+        & (table["concurrency"] == 16)
+        & (table["policy"] == "chunked")
+    ].iloc[0]
+    for name in ("ttft_p95_s", "tpot_p95_s", "output_tok_s"):
+        assert stored[name] == pytest.approx(row[name], rel=1e-4)

@@ -1,0 +1,93 @@
+"""Rows of data/ are checked at the door: wrong unit, missing source and bad value are refused with file and line."""
+
+import pytest
+
+from lib.analyse import published
+from lib.errors import ConfigError
+from lib.paths import DATA
+
+HEADER = (DATA / "references.csv").read_text().splitlines()[0]
+GOOD = (
+    "r1,NVIDIA,2024,Llama-3-70B,TensorRT-LLM,0.12.0,fp8,H100-SXM-80GB,8,TP8,128,128,offline max,"
+    "output_throughput,100,tok/s,documented,doc"
+)
+
+
+def references(tmp_path, *rows):
+    path = tmp_path / "references.csv"
+    path.write_text("\n".join([HEADER, *rows]) + "\n")
+    return published.references(path)
+
+
+def test_good_row_passes(tmp_path):
+    assert references(tmp_path, GOOD)[0]["value"] == 100.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("tok/s", "tok/min", "unit 'tok/min' is wrong"),
+        ("documented,doc", "documented,", "no source"),
+        (",100,", ",many,", "not a positive number"),
+        (",100,", ",-3,", "not a positive number"),
+        (",100,", ",nan,", "not a positive number"),
+        ("output_throughput", "speed", "metric 'speed' is unknown"),
+        (",doc", "", "fields"),
+    ],
+)
+def test_bad_row_is_refused_with_its_line(tmp_path, old, new, why):
+    with pytest.raises(ConfigError, match=rf"references.csv:3: .*{why}"):
+        references(tmp_path, GOOD, GOOD.replace(old, new))
+
+
+def test_price_in_another_unit_is_refused(tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text((DATA / "prices.csv").read_text().replace("USD/GPU-hour", "EUR/GPU-hour", 1))
+    with pytest.raises(ConfigError, match=r"prices.csv:2: unit 'EUR/GPU-hour'"):
+        published.prices(path)
+
+
+def test_unknown_price_says_what_exists():
+    with pytest.raises(ConfigError, match="lambda-2026"):
+        published.price("cheapest")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("rule: order", "rule: taste", "rule 'taste'"),
+        ("row: vllm-awq, other", "row: vllm-gptq, other", "'vllm-gptq', which is not in the table"),
+        ("unit: ratio", "unit: tok/s", "only unit"),
+        ("ttft_p95_ms: 240", "ttft_p95_ms: fast", "ttft_p95_ms as a positive number"),
+        (', where: recommendation,\n     text: "TensorRT', ',\n     text: "TensorRT', "does not say where"),
+        ("source: vLLM 0.6.2 scheduler", "source: ''", "needs a source"),
+    ],
+)
+def test_bad_claim_is_refused_with_its_line(tmp_path, old, new, why):
+    text = (DATA / "claims.yaml").read_text()
+    assert old in text
+    path = tmp_path / "claims.yaml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=rf"claims.yaml:\d+: .*{why}"):
+        published.claims(path)
+
+
+def test_line_is_the_rows_own(tmp_path):
+    lines = (DATA / "claims.yaml").read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if "rule: order" in line)
+    path = tmp_path / "claims.yaml"
+    path.write_text("\n".join(lines).replace("rule: order", "rule: taste"))
+    with pytest.raises(ConfigError, match=f"claims.yaml:{at + 1}:"):
+        published.claims(path)
+
+
+def test_claims_hold_no_verdict_and_no_line_numbers():
+    data = published.claims()
+    assert not any("verdict" in claim or "_line" in claim for claim in data["claims"])
+
+
+def test_every_model_gpu_and_precision_has_a_source():
+    for name in ("meta-llama/Meta-Llama-3-70B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"):
+        assert published.model_entry(name)["source"]
+    assert published.gpu_entry("H200-SXM-141GB")["memory_bytes_s"] == 4.8e12
+    assert published.precision_entry("q8_0")["weight_bytes"] == 34 / 32
