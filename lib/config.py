@@ -98,7 +98,9 @@ class Level(Strict):
     workload: str
     concurrency: int | None = Field(default=None, gt=0)
     rate_rps: float | None = Field(default=None, gt=0)
-    seconds: float = Field(gt=0)                # new requests are issued for this long after the ramp
+    seconds: float = Field(gt=0)                # new requests are issued for this long after the ramp,
+    requests: int = Field(default=0, ge=0)      # longer where a slow server would get fewer than these,
+    at_most_seconds: float = Field(default=60.0, gt=0)      # but never longer than this
 
     @model_validator(mode="after")
     def _one_load(self) -> "Level":

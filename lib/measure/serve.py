@@ -101,7 +101,7 @@ def _warm_up(study: Study, taking: Taking, server: Server, tokenizer: Tokenizer,
     sessions = level.concurrency or max(1, round(2 * (level.rate_rps or 1)))
     path = partial / f"{taking.key}.warm-up.journal"
     asked = takings.ask(study, taking, tokenizer, server.body, server.added_tokens, FEWEST * sessions, warm=True)
-    plan = takings.plan(study, taking, asked, _where(server), path, warm=True)
+    plan = takings.plan(study, taking, asked, _where(server), path, study.statistics.warmup_seconds, warm=True)
     _client(plan, server, None)
     exchanges, _ = exchange.read(plan)
     ended = [e for e in exchanges if e.end_ns and e.sent_ns]
@@ -120,9 +120,10 @@ def _take(study: Study, taking: Taking, server: Server, tokenizer: Tokenizer, pa
     """Measure one taking and close it to disk."""
     path = partial / f"{taking.key}.journal"
     sessions = taking.level.concurrency or 1
-    count = round(2 * rate * (takings.seconds(taking.level) + 2)) + 4 * sessions + FEWEST
+    issue_s = takings.seconds(taking.level, rate)
+    count = round(2 * rate * (issue_s + 2)) + 4 * sessions + FEWEST
     asked = takings.ask(study, taking, tokenizer, server.body, server.added_tokens, count, warm=False)
-    plan = takings.plan(study, taking, asked, _where(server), path, warm=False)
+    plan = takings.plan(study, taking, asked, _where(server), path, issue_s)
     if path.exists():
         _keep_interrupted(path, taking, server.wire, partial)
     sampler = Sampler(server.gauges, server.pid)
@@ -134,7 +135,7 @@ def _take(study: Study, taking: Taking, server: Server, tokenizer: Tokenizer, pa
     exchanges, outcome = exchange.read(plan)
     rows = []
     start = min((e.due_ns for e in exchanges if e.due_ns), default=0)
-    issue_end = start + round(takings.seconds(taking.level) * 1e9)
+    issue_end = start + round(issue_s * 1e9)
     for e in exchanges:
         prompt = asked.prompts[e.index]
         rows.append({

@@ -49,9 +49,14 @@ def order(study: Study, run: int) -> list[Taking]:
     return takings
 
 
-def seconds(level: Level) -> float:
-    """Seconds during which a level issues requests: its ramp and its measured part."""
-    return level.seconds + ramp_s(level)
+def seconds(level: Level, rate_rps: float = math.inf) -> float:
+    """Seconds during which a level issues requests: its ramp and its measured part.
+
+    `rate_rps` is how many requests per second the server answered in the level's warm-up: a slow one gets the time it
+    needs for the requests that the level wants at least.
+    """
+    wanted = min(level.at_most_seconds, level.requests / rate_rps)
+    return max(level.seconds, wanted) + ramp_s(level)
 
 
 def ramp_s(level: Level) -> float:
@@ -82,7 +87,8 @@ def ask(study: Study, taking: Taking, tokenizer: Tokenizer, body: Body, added_to
     if level.kind == "poisson" and not warm:
         assert level.rate_rps is not None
         offsets = schedule.arrivals_ns(
-            "poisson", rate_rps=level.rate_rps, seed=seed("arrivals"), duration_s=seconds(level) * 2
+            "poisson", rate_rps=level.rate_rps, seed=seed("arrivals"),
+            duration_s=seconds(level) + study.statistics.drain_seconds,
         )
         dues = [float(ns) / 1e9 for ns in offsets]
     spec = study.workloads[level.workload]
@@ -102,8 +108,13 @@ def ask(study: Study, taking: Taking, tokenizer: Tokenizer, body: Body, added_to
     return Asked(tuple(requests), tuple(made))
 
 
-def plan(study: Study, taking: Taking, asked: Asked, where: dict[str, Any], journal: Path, warm: bool) -> Plan:
-    """The client's plan for a taking (or its warm-up), on a server `where`: port, key_env, reuse."""
+def plan(
+    study: Study, taking: Taking, asked: Asked, where: dict[str, Any], journal: Path, issue_s: float, warm: bool = False
+) -> Plan:
+    """The client's plan for a taking (or its warm-up), on a server `where`: port, key_env, reuse.
+
+    `issue_s`: seconds during which requests are issued.
+    """
     level, statistics = taking.level, study.statistics
     common: dict[str, Any] = {
         **where, "journal": str(journal), "requests": asked.requests,
@@ -111,14 +122,14 @@ def plan(study: Study, taking: Taking, asked: Asked, where: dict[str, Any], jour
     }
     if warm:
         sessions = level.concurrency or max(1, math.ceil(level.rate_rps or 1))
-        return Plan(**common, load=CLOSED, concurrency=sessions, ramp_s=0.0, issue_s=statistics.warmup_seconds)
+        return Plan(**common, load=CLOSED, concurrency=sessions, ramp_s=0.0, issue_s=issue_s)
     if level.kind == "closed":
         assert level.concurrency is not None
         return Plan(
-            **common, load=CLOSED, concurrency=level.concurrency, ramp_s=ramp_s(level), issue_s=seconds(level), cooldown=True,
+            **common, load=CLOSED, concurrency=level.concurrency, ramp_s=ramp_s(level), issue_s=issue_s, cooldown=True,
         )
     connections = max(16, math.ceil(4 * (level.rate_rps or 1)))
-    return Plan(**common, load=OPEN, issue_s=seconds(level), connections=connections, cooldown=True)
+    return Plan(**common, load=OPEN, issue_s=issue_s, connections=connections, cooldown=True)
 
 
 def _lengths(spec: config.Lengths) -> workload.Lengths:
