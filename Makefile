@@ -25,16 +25,19 @@ export STUDY_TERMINAL ?= $(shell tty 2>/dev/null || echo none)
 export PYTHONPATH := $(CURDIR)
 
 .DELETE_ON_ERROR:
-.NOTPARALLEL:            # one computer never measures two things at once
 .SUFFIXES:
-.PHONY: help report measured article plan lab test lint remeasure predict doctor clean env
+.PHONY: help report measured article plan lab test lint remeasure predict calibrate picture shard-probe clean env check
 
 ##@ The study
 
-report: env  ## run what is missing of the study and render the article: report/index.html
+# One computer never measures two things at once (a lock keeps it so under make -j too); reading may use both cores.
+report: env check  ## run what is missing of the study and render the article: report/index.html
+	@for launch in $(LAUNCHES); do outcome=records/$(STUDY)/$$launch.outcome.json; \
+	if [ ! -e $$outcome ] || { grep -q '"measured"' $$outcome && [ ! -e records/$(STUDY)/$$launch.parquet ]; }; \
+	then rm -f $(B)/02_measure-$$launch.ipynb; fi; done     # its record was removed: take it again
 	@status=0; \
-	$(MAKE) --no-print-directory -k measured || status=$$?; \
-	$(MAKE) --no-print-directory article || status=$$?; \
+	$(MAKE) --no-print-directory -j1 -k measured || status=$$?; \
+	$(MAKE) --no-print-directory -j2 article || status=$$?; \
 	exit $$status
 
 measured: $(MEASURED)
@@ -43,11 +46,11 @@ article: $(PAGE)
 	@cmp -s $(PAGE) report/index.html || { cp $(PAGE) report/.index.tmp && mv report/.index.tmp report/index.html; }
 	@echo "The article: report/index.html (study $(STUDY))"
 
-plan: env  ## print every launch, level, repeat, expected duration and disk use; run nothing
+plan: env check  ## print every launch, level, repeat, expected duration and disk use; run nothing
 	@$(STUDY_PYTHON) -m lib.measure.plan $(PROFILE) $(DEPTH)
 
 lab: env  ## open JupyterLab on the first notebook
-	@$(STUDY_PYTHON) -m jupyterlab --ip=127.0.0.1 notebooks/00_start_here.ipynb
+	@env -u STUDY_TERMINAL $(STUDY_PYTHON) -m jupyterlab --ip=127.0.0.1 notebooks/00_start_here.ipynb
 
 remeasure: env  ## put a record aside and take it again: make remeasure LAUNCH=name (or all of the profile)
 	@$(STUDY_PYTHON) -m lib.measure.remeasure $(PROFILE) $(DEPTH) $(LAUNCH)
@@ -71,12 +74,12 @@ $(B)/03_physics_and_prediction.ipynb: notebooks/03_physics_and_prediction.ipynb 
 	@$(EXECUTE) $< $@
 
 # records -> numbers
-RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json)
+RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json records/calibration.json)
 $(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard data/*) $(wildcard lib/analyse/*.py) $(READING)
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
 # numbers -> pictures
-$(B)/06_figures.ipynb: notebooks/06_figures.ipynb $(B)/05_tables.ipynb $(filter-out %/article.py %/pictures.py,$(wildcard lib/show/*.py))
+$(B)/06_figures.ipynb: notebooks/06_figures.ipynb $(B)/05_tables.ipynb $(filter-out %/article.py %/pictures.py %/datatables.py %/readme.py,$(wildcard lib/show/*.py))
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
 # numbers, pictures -> prose
@@ -86,7 +89,20 @@ $(PAGE): report/article.md $(wildcard report/template/*) $(B)/03_physics_and_pre
 env:
 	@$(PYTHON) lib/environments.py study
 
+# A mistake in the config is told before anything runs.
+check: env
+	@$(STUDY_PYTHON) -m lib.engines.check $(PROFILE) $(DEPTH)
+
 ##@ Keeping it true
+
+calibrate: env  ## measure the load client's own error on this computer, against a server whose timings are known
+	@$(STUDY_PYTHON) -m lib.measure.calibrate
+
+shard-probe:  ## time one rank of Llama-3-70B on this computer's GPU: make shard-probe TORCH_PYTHON=python (one with torch)
+	@$(or $(TORCH_PYTHON),$(PYTHON)) -m lib.measure.shard
+
+picture: env  ## make this profile's headline figure the README's, with the hashes of its records
+	@$(STUDY_PYTHON) -m lib.show.readme $(PROFILE) $(DEPTH)
 
 predict:  ## re-make data/step_times.csv, predictions.csv and their errors from the kernel tables of aiconfigurator-core
 	@$(PYTHON) lib/environments.py predict
@@ -108,5 +124,5 @@ clean:  ## remove what is free to make again; records, models and environments s
 	@rm -rf build figures/*/ report/tables report/index.html report/smoke report/cpu report/cpu-full
 
 help:  ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^##@ [^T]/ || /^##@ The study/ {printf "\n%s\n", substr($$0, 5)} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk 'BEGIN {FS = ":.*## "} /^##@ [^T]/ || /^##@ The study/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@printf "\nVariables: PROFILE=%s (smoke, cpu, ...)  DEPTH=%s (default, full)\n" "$(PROFILE)" "$(DEPTH)"

@@ -49,8 +49,8 @@ class Model(Strict):
     """The model every launch of the profile serves."""
 
     name: str
-    tokenizer: str                              # artifact that holds tokenizer.json
-    context: int = Field(gt=0)                  # tokens
+    tokenizer: str  # artifact that holds tokenizer.json
+    context: int = Field(gt=0)  # tokens
     layers: int = Field(gt=0)
     hidden: int = Field(gt=0)
     intermediate: int = Field(gt=0)
@@ -68,9 +68,9 @@ class Sla(Strict):
 
     ttft_p95_ms: float = Field(gt=0)
     tpot_p95_ms: float = Field(gt=0)
-    sessions: int = Field(gt=0)                 # concurrent sessions that must be served
-    failure_budget: float = Field(ge=0, lt=1)   # share of requests that may fail
-    stated: str                                 # date it was written down
+    sessions: int = Field(gt=0)  # concurrent sessions that must be served
+    failure_budget: float = Field(ge=0, lt=1)  # share of requests that may fail
+    stated: str  # date it was written down
     reason: str
 
 
@@ -78,7 +78,7 @@ class Lengths(Strict):
     """Token lengths: mean, relative spread and shape of their distribution."""
 
     mean: int = Field(gt=0)
-    spread: float = Field(default=0.0, ge=0, lt=1)          # +- share of the mean
+    spread: float = Field(default=0.0, ge=0, lt=1)  # +- share of the mean
     shape: Literal["constant", "uniform", "lognormal"] = "uniform"
 
 
@@ -88,7 +88,7 @@ class Workload(Strict):
     input_tokens: Lengths
     output_tokens: Lengths
     prefix_cache: Literal["avoid", "wanted"] = "avoid"
-    reads_like: str                             # one line for the page
+    reads_like: str  # one line for the page
 
 
 class Level(Strict):
@@ -98,14 +98,20 @@ class Level(Strict):
     workload: str
     concurrency: int | None = Field(default=None, gt=0)
     rate_rps: float | None = Field(default=None, gt=0)
-    seconds: float = Field(gt=0)                # new requests are issued for this long after the ramp,
-    requests: int = Field(default=0, ge=0)      # longer where a slow server would get fewer than these,
-    at_most_seconds: float = Field(default=60.0, gt=0)      # but never longer than this
+    seconds: float = Field(gt=0)  # new requests are issued for this long after the ramp,
+    requests: int = Field(default=0, ge=0)  # longer where a slow server would get fewer than these,
+    at_most_seconds: float = Field(default=60.0, gt=0)  # but never longer than this
 
     @model_validator(mode="after")
     def _one_load(self) -> "Level":
-        if (self.kind == "closed") != (self.concurrency is not None) or (self.kind == "poisson") != (self.rate_rps is not None):
+        if (self.kind == "closed") != (self.concurrency is not None) or (self.kind == "poisson") != (
+            self.rate_rps is not None
+        ):
             raise ValueError("a closed level has `concurrency`, a poisson level has `rate_rps`, and never both")
+        if self.kind == "poisson" and self.requests:
+            raise ValueError(
+                "`requests` belongs to closed levels; how many a poisson level gets is rate_rps times seconds"
+            )
         return self
 
     @property
@@ -117,10 +123,10 @@ class Level(Strict):
 class Statistics(Strict):
     """How often, and with how much patience."""
 
-    runs: int = Field(gt=0)                     # starts of the server
-    repeats: int = Field(gt=0)                  # takings of every level within a run, order shuffled
-    warmup_seconds: float = Field(gt=0)         # load at each concurrency before its first taking
-    drain_seconds: float = Field(gt=0)          # grace for requests in flight when a level ends
+    runs: int = Field(gt=0)  # starts of the server
+    repeats: int = Field(gt=0)  # takings of every level within a run, order shuffled
+    warmup_seconds: float = Field(gt=0)  # load at each concurrency before its first taking
+    drain_seconds: float = Field(gt=0)  # grace for requests in flight when a level ends
     request_timeout_seconds: float = Field(gt=0)
 
 
@@ -139,7 +145,7 @@ class Study(Strict):
     levels: tuple[Level, ...]
     statistics: Statistics
     headline_workload: str
-    noise_floor_pair: tuple[str, str] | None = None   # two launches that are the same thing: the A/A pair
+    noise_floor_pair: tuple[str, str] | None = None  # two launches that are the same thing: the A/A pair
     seed: int
 
     @model_validator(mode="after")
@@ -166,8 +172,8 @@ class Launch(Strict):
     engine: str
     precision: str
     artifact: str
-    environment: str                            # which locked environment runs it
-    start_seconds: float = Field(gt=0)          # time limit for becoming ready
+    environment: str  # which locked environment runs it
+    start_seconds: float = Field(gt=0)  # time limit for becoming ready
     settings: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
 
     @field_validator("name")
@@ -192,12 +198,19 @@ def load_study(profile: str, depth: str = "default") -> Study:
     """
     path = paths.CONFIG / profile / "study.yaml"
     if profile not in profiles():
-        raise ConfigError(f"There is no profile {profile!r}{_nearest(profile, profiles())}. Profiles: {', '.join(profiles())}.")
+        raise ConfigError(
+            f"There is no profile {profile!r}{_nearest(profile, profiles())}. Profiles: {', '.join(profiles())}."
+        )
     data = _yaml(path)
-    overrides = data.pop("depth", {})
+    overrides = data.pop("depth", None) or {}
     if not isinstance(overrides, dict) or depth not in ("default", *overrides):
-        raise ConfigError(f"{path}: depth {depth!r} is not defined{_nearest(depth, overrides)}. Depths: default, {', '.join(overrides)}.")
+        raise ConfigError(
+            f"{path}: depth {depth!r} is not defined{_nearest(depth, overrides)}. "
+            f"Depths: default, {', '.join(overrides)}."
+        )
     if depth != "default":
+        if not isinstance(overrides[depth], dict):
+            raise ConfigError(f"{path}: depth {depth!r} must be a mapping of sections to override.")
         data |= overrides[depth]
     return _validated(Study, data | {"profile": profile, "depth": depth}, path)
 
@@ -211,7 +224,9 @@ def load_launch(profile: str, name: str) -> Launch:
     """
     known = launch_names(profile)
     if name not in known:
-        raise ConfigError(f"Profile {profile!r} has no launch {name!r}{_nearest(name, known)}. Launches: {', '.join(known)}.")
+        raise ConfigError(
+            f"Profile {profile!r} has no launch {name!r}{_nearest(name, known)}. Launches: {', '.join(known)}."
+        )
     path = paths.CONFIG / profile / f"{name}.yaml"
     return _validated(Launch, _yaml(path) | {"name": name}, path)
 
@@ -235,7 +250,7 @@ def validated(kind: type[Section], data: dict[str, Any], where: str) -> Section:
 def _yaml(path: Path) -> dict[str, Any]:
     try:
         data = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read as YAML: {error}".replace("\n", " ")) from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must be a mapping of keys to values, not {type(data).__name__}.")

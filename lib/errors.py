@@ -3,7 +3,7 @@
     StudyError            base; never raised itself. str() is one paragraph: the value, the reason, the way out.
     |-- ConfigError       the user's fault: a key, a value or a combination that cannot work
     |-- EngineError       a server that cannot be built, started, spoken to or proven to be what the config says
-    |-- MeasureError      a level that cannot be measured as planned (wrong URL, no streaming, a client that fell behind)
+    |-- MeasureError      a level that cannot be measured as planned (no streaming, a client that fell behind)
     |-- RecordError       a record that is damaged, of another schema, or does not belong to this study
     `-- NoValue           a number that does not exist, with its reason; shown as missing, never as 0
 

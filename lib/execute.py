@@ -7,6 +7,7 @@ ours as a paragraph instead of a stack trace, and keep a failed copy from lookin
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from traitlets.config import Config
 from lib import errors, paths
 from lib.errors import ConfigError, StudyError, tell
 
-KERNEL_START_S = 120      # a busy laptop needs longer than papermill's minute
-IPC = Config({"KernelManager": {"transport": "ipc"}})    # no port that others could speak to or that could be taken
+KERNEL_START_S = 120  # a busy laptop needs longer than papermill's minute
+IPC = Config({"KernelManager": {"transport": "ipc"}})  # no port that others could speak to or that could be taken
 
 
 def execute(source: Path, target: Path, parameters: dict[str, str]) -> None:
@@ -33,15 +34,24 @@ def execute(source: Path, target: Path, parameters: dict[str, str]) -> None:
     known = papermill.inspect_notebook(str(source))
     unknown = sorted(set(parameters) - set(known))
     if unknown or (parameters and not known):
-        raise ConfigError(f"{source.name} has no parameter {', '.join(unknown)}; it knows {', '.join(known) or 'none'}.")
+        raise ConfigError(
+            f"{source.name} has no parameter {', '.join(unknown)}; it knows {', '.join(known) or 'none'}."
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     failed = target.with_suffix(".failed.ipynb")
     working = target.with_suffix(f".{os.getpid()}.tmp.ipynb")
-    os.environ["PYTHONPATH"] = str(paths.ROOT)      # the kernel imports lib whatever its working directory
+    os.environ["PYTHONPATH"] = str(paths.ROOT)  # the kernel imports lib whatever its working directory
     try:
         papermill.execute_notebook(
-            str(source), str(working), parameters, kernel_name="python3", language="python", progress_bar=False,
-            start_timeout=KERNEL_START_S, cwd=str(paths.ROOT), config=IPC,
+            str(source),
+            str(working),
+            parameters,
+            kernel_name="python3",
+            language="python",
+            progress_bar=False,
+            start_timeout=KERNEL_START_S,
+            cwd=str(paths.ROOT),
+            config=IPC,
         )
         working.replace(target)
         failed.unlink(missing_ok=True)
@@ -52,8 +62,8 @@ def execute(source: Path, target: Path, parameters: dict[str, str]) -> None:
         raise
     except (DeadKernelError, CellTimeoutError) as error:
         raise StudyError(
-            f"The kernel that ran {source.name} died ({str(error).splitlines()[0]}). Most often memory ran out, or it was "
-            f"killed. Nothing finished is lost: run the same command again and it goes on where it stopped."
+            f"The kernel that ran {source.name} died ({str(error).splitlines()[0]}). Most often memory ran out, or it "
+            f"was killed. Nothing finished is lost: run the same command again and it goes on where it stopped."
         ) from error
     finally:
         working.unlink(missing_ok=True)
@@ -61,6 +71,9 @@ def execute(source: Path, target: Path, parameters: dict[str, str]) -> None:
 
 def main() -> None:
     """Command line: notebook, target, then name=value pairs."""
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # end like Ctrl-C: kernel first, no half file
     source, target, *pairs = sys.argv[1:]
     execute(Path(source), Path(target), dict(pair.split("=", 1) for pair in pairs))
 

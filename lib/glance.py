@@ -14,11 +14,17 @@ class Table:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th style='text-align:left'>{escape(h)}</th>" for h in self.headings)
-        body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{escape(c)}</td>" for c in row) + "</tr>" for row in self.rows)
+        body = "".join(
+            "<tr>" + "".join(f"<td style='text-align:left'>{escape(c)}</td>" for c in row) + "</tr>"
+            for row in self.rows
+        )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(self.note)}</p>"
 
     def __repr__(self) -> str:
         columns = zip(*[self.headings, *self.rows], strict=True)
         widths = [max(len(cell) for cell in column) for column in columns]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in [self.headings, *self.rows]]
+        lines = [
+            "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+            for row in [self.headings, *self.rows]
+        ]
         return "\n".join([*lines, *([self.note] if self.note else [])])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Columns = Mapping[str, Any]      # one array per column; float64, object or int64, see `records.columns`
+Columns = Mapping[str, Any]  # one array per column; float64, object or int64, see `records.columns`
 Floats = NDArray[np.float64]
 NS = 1e9
 
@@ -64,8 +64,8 @@ class Metric:
     """A per-request metric: how it is named, shown and computed."""
 
     label: str
-    unit: str               # on the page
-    scale: float            # seconds times this is what the page shows
+    unit: str  # on the page
+    scale: float  # seconds times this is what the page shows
     of: Callable[[Columns], Floats]
 
 

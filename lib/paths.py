@@ -3,17 +3,17 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIG = ROOT / "config"          # sources: one folder per profile
-DATA = ROOT / "data"              # sources: what others published, prompts, predictions
-ENVS = ROOT / "envs"              # sources: locked requirements, one per environment
-NOTEBOOKS = ROOT / "notebooks"    # sources: outputs stripped
+CONFIG = ROOT / "config"  # sources: one folder per profile
+DATA = ROOT / "data"  # sources: what others published, prompts, predictions
+ENVS = ROOT / "envs"  # sources: locked requirements, one per environment
+NOTEBOOKS = ROOT / "notebooks"  # sources: outputs stripped
 REPORT_SOURCES = ROOT / "report"  # report/article.md and report/template/ are sources, the rest is generated
-VENVS = ROOT / ".venvs"           # generated: one virtual environment per lock
-ARTIFACTS = ROOT / "artifacts"    # generated: models at each precision, with manifests
-RECORDS = ROOT / "records"        # measured: never deleted by make
-BUILD = ROOT / "build"            # generated: executed notebooks
-FIGURES = ROOT / "figures"        # generated: SVG and PNG
-REPORT = ROOT / "report"          # generated: report/<study>/ and report/index.html
+VENVS = ROOT / ".venvs"  # generated: one virtual environment per lock
+ARTIFACTS = ROOT / "artifacts"  # generated: models at each precision, with manifests
+RECORDS = ROOT / "records"  # measured: never deleted by make
+BUILD = ROOT / "build"  # generated: executed notebooks
+FIGURES = ROOT / "figures"  # generated: SVG and PNG
+REPORT = ROOT / "report"  # generated: report/<study>/ and report/index.html
 
 
 def study_name(profile: str, depth: str = "default") -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import IO, Self
 
-RENEW_S = 0.5       # a line that renews itself twice a second reads as alive and costs nothing
+RENEW_S = 0.5  # a line that renews itself twice a second reads as alive and costs nothing
 
 
 class Progress:
@@ -27,14 +27,16 @@ class Progress:
         self.total = total
         self._start = time.monotonic()
         self._shown = 0.0
-        self._stage = ""
+        self.stage = ""
         self._width = 0
         self._live, self._close = _place()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         took = time.monotonic() - self._start
         self._write(f"{self.title}: {'stopped' if kind else 'done'} after {clock(took)}", last=True)
         if self._close and self._live is not None:
@@ -43,12 +45,12 @@ class Progress:
     def at(self, done: float, stage: str = "") -> None:
         """Show that `done` of `total` is behind us, and what is under way."""
         now = time.monotonic()
-        new_stage = stage != self._stage
+        new_stage = stage != self.stage
         if self._quiet and not new_stage:
             return
         if not new_stage and now - self._shown < RENEW_S:
             return
-        self._shown, self._stage = now, stage
+        self._shown, self.stage = now, stage
         took = now - self._start
         parts = [self.title, stage] if stage else [self.title]
         if self.total:
@@ -67,7 +69,7 @@ class Progress:
         if self._live is None:
             print(line, flush=True)
             return
-        with suppress(OSError):                     # a terminal that went away must not end a measurement
+        with suppress(OSError):  # a terminal that went away must not end a measurement
             self._live.write("\r" + line.ljust(self._width) + ("\n" if last else ""))
             self._live.flush()
         self._width = 0 if last else len(line)

@@ -25,49 +25,53 @@ SCHEMA = 1
 META_KEY = b"first-token-sla"
 
 # Times are ns of one monotonic clock; null where the moment never came.
-REQUESTS = pa.schema([
-    ("run", pa.int16()),                      # which start of the server, from 0
-    ("repeat", pa.int16()),                   # which taking of the level within the run, from 0
-    ("level", pa.string()),                   # the level's id, e.g. closed-8
-    ("index", pa.int32()),                    # place in the level's request list
-    ("phase", pa.string()),                   # warmup | measured | cooldown: only measured ones enter statistics;
-                                              # cooldown keeps the load up until the last measured one has ended
-    ("request_id", pa.string()),
-    ("prompt_hash", pa.string()),             # first 16 hex digits of the prompt's SHA-256
-    ("planned_input_tokens", pa.int32()),
-    ("planned_output_tokens", pa.int32()),
-    ("due_ns", pa.int64()),                   # when the schedule says it starts
-    ("sent_ns", pa.int64()),                  # its last byte was handed to the kernel
-    ("connect_ns", pa.int64()),               # duration of opening the connection it went over
-    ("first_byte_ns", pa.int64()),            # first byte of the response
-    ("role_ns", pa.int64()),                  # first event that carries only a role or an empty text
-    ("visible_ns", pa.int64()),               # first token event that is not reasoning
-    ("done_ns", pa.int64()),                  # the stream's own end marker
-    ("end_ns", pa.int64()),                   # last byte of the response
-    ("event_ns", pa.list_(pa.int64())),       # token events: events that carry visible output
-    ("event_lag_ns_max", pa.int64()),         # largest difference between kernel and user-space stamp
-    ("reads", pa.int32()),                    # reads from the socket
-    ("shared_reads", pa.int32()),             # token events that came in one read with the event before
-    ("bytes", pa.int64()),                    # bytes of the response as received
-    ("input_tokens", pa.int32()),             # as the server counted them
-    ("output_tokens", pa.int32()),
-    ("output_tokens_source", pa.string()),    # server | tokenizer
-    ("status", pa.string()),                  # complete | truncated | failed | empty | wrong_length | unfinished
-    ("cause", pa.string()),                   # why it is not complete
-    ("http_status", pa.int16()),
-    ("finish_reason", pa.string()),
-    ("text_hash", pa.string()),               # first 16 hex digits of the answer's SHA-256
-    ("stamp_source", pa.string()),            # kernel | user
-])
+REQUESTS = pa.schema(
+    [
+        ("run", pa.int16()),  # which start of the server, from 0
+        ("repeat", pa.int16()),  # which taking of the level within the run, from 0
+        ("level", pa.string()),  # the level's id, e.g. closed-8
+        ("index", pa.int32()),  # place in the level's request list
+        ("phase", pa.string()),  # warmup | measured | cooldown: only measured ones enter statistics;
+        # cooldown keeps the load up until the last measured one has ended
+        ("request_id", pa.string()),
+        ("prompt_hash", pa.string()),  # first 16 hex digits of the prompt's SHA-256
+        ("planned_input_tokens", pa.int32()),
+        ("planned_output_tokens", pa.int32()),
+        ("due_ns", pa.int64()),  # when the schedule says it starts
+        ("sent_ns", pa.int64()),  # its last byte was handed to the kernel
+        ("connect_ns", pa.int64()),  # duration of opening the connection it went over
+        ("first_byte_ns", pa.int64()),  # first byte of the response
+        ("role_ns", pa.int64()),  # first event that carries only a role or an empty text
+        ("visible_ns", pa.int64()),  # first token event that is not reasoning
+        ("done_ns", pa.int64()),  # the stream's own end marker
+        ("end_ns", pa.int64()),  # last byte of the response
+        ("event_ns", pa.list_(pa.int64())),  # token events: events that carry visible output
+        ("event_lag_ns_max", pa.int64()),  # largest difference between kernel and user-space stamp
+        ("reads", pa.int32()),  # reads from the socket
+        ("shared_reads", pa.int32()),  # token events that came in one read with the event before
+        ("bytes", pa.int64()),  # bytes of the response as received
+        ("input_tokens", pa.int32()),  # as the server counted them
+        ("output_tokens", pa.int32()),
+        ("output_tokens_source", pa.string()),  # server | tokenizer
+        ("status", pa.string()),  # complete | truncated | failed | empty | wrong_length | unfinished
+        ("cause", pa.string()),  # why it is not complete
+        ("http_status", pa.int16()),
+        ("finish_reason", pa.string()),
+        ("text_hash", pa.string()),  # first 16 hex digits of the answer's SHA-256
+        ("stamp_source", pa.string()),  # kernel | user
+    ]
+)
 
-TELEMETRY = pa.schema([
-    ("run", pa.int16()),
-    ("repeat", pa.int16()),
-    ("level", pa.string()),
-    ("t_ns", pa.int64()),
-    ("name", pa.string()),                    # common names: running, waiting, kv_cache_usage, engine_cpu_percent, ...
-    ("value", pa.float64()),
-])
+TELEMETRY = pa.schema(
+    [
+        ("run", pa.int16()),
+        ("repeat", pa.int16()),
+        ("level", pa.string()),
+        ("t_ns", pa.int64()),
+        ("name", pa.string()),  # common names: running, waiting, kv_cache_usage, engine_cpu_percent, ...
+        ("value", pa.float64()),
+    ]
+)
 
 STATUSES = ("complete", "truncated", "failed", "empty", "wrong_length", "unfinished")
 
@@ -130,6 +134,7 @@ def write(path: Path, table: pa.Table, meta: dict[str, Any]) -> str:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", use_dictionary=["level", "phase", "status", "stamp_source"])
     data = sink.getvalue().to_pybytes()
+    checksum_path(path).unlink(missing_ok=True)  # a kill in between leaves no checksum rather than a wrong one
     write_whole(path, data)
     digest = hashlib.sha256(data).hexdigest()
     write_whole(checksum_path(path), f"{digest}  {path.name}\n".encode())
@@ -211,5 +216,7 @@ def read_study(paths: list[Path], study: str) -> list[Record]:
             )
     kinds = {record.meta["kind"] for record in records}
     if len(kinds) > 1:
-        raise RecordError(f"Records of study {study!r} mix kinds {sorted(kinds)}; a rehearsal never joins measurements.")
+        raise RecordError(
+            f"Records of study {study!r} mix kinds {sorted(kinds)}; a rehearsal never joins measurements."
+        )
     return records

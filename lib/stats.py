@@ -1,6 +1,6 @@
 """Estimates with their uncertainty. The unit of repetition is a taking (one run of one level), not a request.
 
-- Mean or median of a metric: one value per taking, Student t interval over takings.
+- Mean or median of a metric: one value per taking, Student t interval over takings, on logarithms for what is positive.
 - p95 and other percentiles: pooled requests, numpy's linear estimator (Hyndman-Fan type 7), with the two-sided rank
   (order-statistic) interval, widened in quadrature by the spread between takings that chance within them does not
   explain. Below `needed(p)` requests no such interval exists and the value is unsupported.
@@ -44,8 +44,11 @@ def t_quantile(df: float, level: float = LEVEL) -> float:
     return float(special.stdtrit(df, 0.5 + level / 2))
 
 
-def mean_interval(values: Sequence[float], what: str = "mean") -> Estimate:
+def mean_interval(values: Sequence[float], what: str = "mean", positive: bool = False) -> Estimate:
     """Mean of one value per taking with a t interval over takings.
+
+    With `positive`, for quantities that cannot be 0 or less (latencies, rates): geometric mean and a t interval on
+    logarithms, whose limits are never negative. A value of 0 among them makes it the plain mean again.
 
     >>> e = mean_interval([1.0, 2.0, 3.0]); round(e.value, 2), round(e.low, 2), round(e.high, 2)
     (2.0, -0.48, 4.48)
@@ -56,14 +59,20 @@ def mean_interval(values: Sequence[float], what: str = "mean") -> Estimate:
         return Estimate(None, None, None, 0, 0, method, "no taking gave a value")
     if len(x) == 1:
         return Estimate(float(x[0]), None, None, 1, 1, method, "one taking has no spread; take at least two")
-    half = t_quantile(len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
-    return Estimate(float(x.mean()), float(x.mean() - half), float(x.mean() + half), len(x), len(x), method)
+    logs = positive and bool((x > 0).all())
+    y = np.log(x) if logs else x
+    middle, half = float(y.mean()), t_quantile(len(y) - 1) * float(y.std(ddof=1)) / math.sqrt(len(y))
+    parts = (middle, middle - half, middle + half)
+    if logs:
+        parts = (math.exp(parts[0]), math.exp(parts[1]), math.exp(parts[2]))
+        method = f"geometric mean of one {what} per taking, t interval on logarithms over takings"
+    return Estimate(*parts, len(x), len(x), method)
 
 
 def median_interval(takings: Sequence[Floats]) -> Estimate:
-    """Mean over takings of each taking's median, with a t interval over takings; `n` counts requests."""
+    """Geometric mean over takings of each taking's median, with a t interval on logarithms; `n` counts requests."""
     kept = [finite(t) for t in takings]
-    e = mean_interval([float(np.median(t)) for t in kept if len(t)], "median")
+    e = mean_interval([float(np.median(t)) for t in kept if len(t)], "median", positive=True)
     return Estimate(e.value, e.low, e.high, sum(map(len, kept)), e.takings, e.method, e.reason)
 
 

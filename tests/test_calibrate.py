@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lib.errors import MeasureError
+from lib.analyse import calibration
+from lib.errors import MeasureError, RecordError
 from lib.measure import calibrate, groundtruth
 from lib.measure.calibrate import Load, too_large
 from lib.measure.clientplan import Plan, Request
@@ -45,6 +46,27 @@ def test_an_error_is_seen_where_there_is_one():
 def test_no_completed_request_is_refused():
     with pytest.raises(MeasureError, match=r"none completed \(timeout\)"):
         calibrate._compare(SMALL, [{"status": "failed", "cause": "timeout"}], {}, 0.0, 0)
+
+
+def test_what_was_found_reaches_the_facts(tmp_path):
+    found = [
+        {"streams": s, "tokens_per_s": 50.0, "ttft_error_p50_ms": 0.01, "ttft_error_p99_ms": e, "gap_error_p99_ms": 0.2,
+         "complete": 100}
+        for s, e in ((50, 0.1), (128, 0.4))
+    ]  # fmt: skip
+    calibrate.keep(found, tmp_path / "calibration.json")
+    kept = calibration.read(tmp_path / "calibration.json")
+    said = calibration.facts(kept, kept["machine"])
+    assert (said["value"], said["unit"], said["gap"]["value"], len(said["loads"])) == (0.4, "ms", 0.2, 2)
+    elsewhere = calibration.facts(kept, {"cpu": "another", "cores": 1})
+    assert elsewhere["value"] is None and "another computer" in elsewhere["reason"]
+    assert "not measured" in calibration.facts(calibration.read(tmp_path / "none.json"), {})["reason"]
+
+
+def test_a_damaged_calibration_is_refused(tmp_path):
+    (tmp_path / "calibration.json").write_text("{}")
+    with pytest.raises(RecordError, match="make calibrate"):
+        calibration.read(tmp_path / "calibration.json")
 
 
 def test_the_flag_is_the_larger_of_1_ms_and_2_percent():

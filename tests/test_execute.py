@@ -8,7 +8,9 @@ from lib.execute import execute
 
 
 def notebook(path, *sources, parameters="x = '1'"):
-    book = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "language": "python", "display_name": "p"}})
+    book = nbformat.v4.new_notebook(
+        metadata={"kernelspec": {"name": "python3", "language": "python", "display_name": "p"}}
+    )
     tagged = nbformat.v4.new_code_cell(parameters)
     tagged.metadata["tags"] = ["parameters"]
     book.cells = [tagged, *map(nbformat.v4.new_code_cell, sources)]
@@ -26,7 +28,10 @@ def test_executed_copy_appears_and_the_source_is_untouched(tmp_path):
 
 
 def test_a_failed_notebook_never_looks_up_to_date(tmp_path):
-    source = notebook(tmp_path / "a.ipynb", "from lib.errors import EngineError\nraise EngineError('port 80 is taken: choose another')")
+    source = notebook(
+        tmp_path / "a.ipynb",
+        "from lib.errors import EngineError\nraise EngineError('port 80 is taken: choose another')",
+    )
     with pytest.raises(StudyError, match="^port 80 is taken: choose another$"):
         execute(source, tmp_path / "b.ipynb", {})
     assert not (tmp_path / "b.ipynb").exists() and (tmp_path / "b.failed.ipynb").exists()

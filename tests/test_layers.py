@@ -1,4 +1,4 @@
-"""The house keeps its borders: imports point down, no cycles, small rooms, and each half loads without the other's libraries."""
+"""The house keeps its borders: imports point down, no cycles, small rooms, two halves that load without each other."""
 
 import ast
 import subprocess
@@ -13,7 +13,18 @@ FLOOR = ["errors", "paths", "config", "records", "metrics", "stats", "progress",
 # What each wing may import, besides the floor and itself.
 WINGS = {"engines": {"environments"}, "measure": {"engines", "environments"}, "analyse": set(), "show": {"analyse"}}
 MEASURING_MUST_NOT_LOAD = {"pandas", "seaborn", "matplotlib"}
-READING_MUST_NOT_LOAD = {"torch", "vllm", "xllamacpp", "httptools", "uvloop", "httpx", "aiohttp", "requests", "lib.engines", "lib.measure"}
+READING_MUST_NOT_LOAD = {
+    "torch",
+    "vllm",
+    "xllamacpp",
+    "httptools",
+    "uvloop",
+    "httpx",
+    "aiohttp",
+    "requests",
+    "lib.engines",
+    "lib.measure",
+}
 LINES = 320
 
 MODULES = sorted(p for p in (paths.ROOT / "lib").rglob("*.py"))
@@ -43,9 +54,13 @@ def test_imports_point_down(path):
         if len(part) < 2:
             continue
         if len(module) == 2 and module[1] in FLOOR:
-            assert part[1] in FLOOR and FLOOR.index(part[1]) < FLOOR.index(module[1]), f"{name(path)} imports {imported}"
+            assert part[1] in FLOOR and FLOOR.index(part[1]) < FLOOR.index(module[1]), (
+                f"{name(path)} imports {imported}"
+            )
         elif len(module) > 2:
-            assert part[1] in FLOOR or part[1] == module[1] or part[1] in WINGS[module[1]], f"{name(path)} imports {imported}"
+            assert part[1] in FLOOR or part[1] == module[1] or part[1] in WINGS[module[1]], (
+                f"{name(path)} imports {imported}"
+            )
 
 
 def test_no_cycles():
@@ -80,9 +95,14 @@ def test_no_deferred_imports(path):
 
 def loaded_by(wings: list[str]) -> set[str]:
     """Everything in sys.modules after importing all modules of the floor and the wings in a fresh interpreter."""
-    recipes = paths.ROOT / "lib" / "engines" / "recipes"     # run by other environments' interpreters
-    modules = [name(p) for p in MODULES if recipes not in p.parents and name(p).split(".")[1:2] and
-               (name(p).split(".")[1] in wings or name(p).split(".")[1] in FLOOR)]
+    recipes = paths.ROOT / "lib" / "engines" / "recipes"  # run by other environments' interpreters
+    modules = [
+        name(p)
+        for p in MODULES
+        if recipes not in p.parents
+        and name(p).split(".")[1:2]
+        and (name(p).split(".")[1] in wings or name(p).split(".")[1] in FLOOR)
+    ]
     code = f"import importlib, sys\nfor m in {modules!r}: importlib.import_module(m)\nprint(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True, check=True)
     return set(done.stdout.split())

@@ -16,10 +16,19 @@ def request(sent=0.0, tokens=(), n=None, status="complete", phase="measured", en
     row = dict.fromkeys(records.REQUESTS.names)
     stamps = [round(t * S) for t in tokens]
     return row | {
-        "sent_ns": round(sent * S), "due_ns": round((sent if due is None else due) * S), "event_ns": stamps,
+        "sent_ns": round(sent * S),
+        "due_ns": round((sent if due is None else due) * S),
+        "event_ns": stamps,
         "end_ns": round((end if end is not None else (tokens[-1] if tokens else sent)) * S),
-        "output_tokens": len(tokens) if n is None else n, "status": status, "phase": phase, "shared_reads": shared,
-        "visible_ns": stamps[0] if stamps else None, "run": 0, "repeat": 0, "level": "closed-1", "index": 0,
+        "output_tokens": len(tokens) if n is None else n,
+        "status": status,
+        "phase": phase,
+        "shared_reads": shared,
+        "visible_ns": stamps[0] if stamps else None,
+        "run": 0,
+        "repeat": 0,
+        "level": "closed-1",
+        "index": 0,
     }
 
 
@@ -40,12 +49,15 @@ def test_tpot_uses_the_servers_count():
     assert metrics.tpot_s(columns(request(tokens=(0.2, 0.6), n=8)))[0] == pytest.approx(0.4 / 7)
 
 
-@pytest.mark.parametrize("row", [
-    request(tokens=(0.4,)),                                     # one token
-    request(tokens=()),                                         # none
-    request(tokens=(0.2, 0.4), n=0) | {"output_tokens": None},  # no server count
-    request(tokens=(0.3, 0.3, 0.3), shared=2),                  # all in one read
-])
+@pytest.mark.parametrize(
+    "row",
+    [
+        request(tokens=(0.4,)),  # one token
+        request(tokens=()),  # none
+        request(tokens=(0.2, 0.4), n=0) | {"output_tokens": None},  # no server count
+        request(tokens=(0.3, 0.3, 0.3), shared=2),  # all in one read
+    ],
+)
 def test_tpot_is_undefined_never_zero(row):
     assert math.isnan(metrics.tpot_s(columns(row))[0])
 
@@ -55,7 +67,9 @@ def test_no_token_no_ttft():
 
 
 def test_chunk_gaps_stay_within_requests():
-    c = columns(request(tokens=(1.0, 1.5, 2.5)), request(tokens=()), request(tokens=(9.0,)), request(tokens=(10.0, 10.25)))
+    c = columns(
+        request(tokens=(1.0, 1.5, 2.5)), request(tokens=()), request(tokens=(9.0,)), request(tokens=(10.0, 10.25))
+    )
     assert metrics.chunk_gaps_s(c, np.ones(4, bool)).tolist() == [0.5, 1.0, 0.25]
     assert metrics.chunk_gaps_s(c, np.array([False, True, True, True])).tolist() == [0.25]
 
@@ -68,9 +82,12 @@ def test_throughput_counts_tokens_in_the_window():
 def test_steady_window_of_a_closed_loop():
     """Two sessions: the second starts at 1, the last measured request ends at 9, cooldown held the load."""
     c = columns(
-        request(sent=0, tokens=(0.5,), end=2.0), request(sent=1, tokens=(1.5,), end=4.0),
-        request(sent=2.0, tokens=(3,), end=6.0), request(sent=4.0, tokens=(5,), end=9.0),
-        request(sent=6.0, tokens=(7,), end=8.0), request(sent=8.0, tokens=(8.5,), end=9.5, phase="cooldown"),
+        request(sent=0, tokens=(0.5,), end=2.0),
+        request(sent=1, tokens=(1.5,), end=4.0),
+        request(sent=2.0, tokens=(3,), end=6.0),
+        request(sent=4.0, tokens=(5,), end=9.0),
+        request(sent=6.0, tokens=(7,), end=8.0),
+        request(sent=8.0, tokens=(8.5,), end=9.5, phase="cooldown"),
     )
     assert metrics.steady_window(c, 2) == (1 * S, 9 * S)
 
@@ -80,12 +97,20 @@ def test_no_steady_window_where_the_target_was_never_held():
 
 
 def test_open_loop_window_spans_the_due_times():
-    c = columns(request(sent=1.1, due=1.0, tokens=(2,)), request(sent=5, due=5, tokens=(6,)),
-                request(sent=7, due=7, tokens=(8,), phase="cooldown"))
+    c = columns(
+        request(sent=1.1, due=1.0, tokens=(2,)),
+        request(sent=5, due=5, tokens=(6,)),
+        request(sent=7, due=7, tokens=(8,), phase="cooldown"),
+    )
     assert metrics.steady_window(c, None) == (1 * S, 5 * S)
 
 
 def test_good_needs_a_complete_answer_within_both_limits():
-    c = columns(request(tokens=(0.1, 0.11)), request(tokens=(2.0, 2.01)), request(tokens=(0.1, 0.6)),
-                request(tokens=(0.1, 0.11), status="truncated"), request(tokens=(0.1,)))
+    c = columns(
+        request(tokens=(0.1, 0.11)),
+        request(tokens=(2.0, 2.01)),
+        request(tokens=(0.1, 0.6)),
+        request(tokens=(0.1, 0.11), status="truncated"),
+        request(tokens=(0.1,)),
+    )
     assert metrics.good(c, 0.5, 0.05).tolist() == [True, False, False, False, True]

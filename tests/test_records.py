@@ -8,7 +8,12 @@ import pytest
 from lib import records
 from lib.errors import RecordError
 
-ROW = dict.fromkeys(records.REQUESTS.names) | {"run": 0, "level": "closed-1", "event_ns": [1, 2, 3], "status": "complete"}
+ROW = dict.fromkeys(records.REQUESTS.names) | {
+    "run": 0,
+    "level": "closed-1",
+    "event_ns": [1, 2, 3],
+    "status": "complete",
+}
 META = {"study": "cpu", "kind": "measured"}
 
 
@@ -78,5 +83,5 @@ def test_columns_keep_missing_missing(tmp_path):
     c = records.columns(table(ROW, ROW | {"event_ns": [], "sent_ns": 5}, ROW | {"event_ns": None}))
     assert c["event_offsets"].tolist() == [0, 3, 3, 3]
     assert c["first_event_ns"][0] == 1 and c["last_event_ns"][0] == 3
-    assert c["first_event_ns"][1] != c["first_event_ns"][1]      # NaN
+    assert c["first_event_ns"][1] != c["first_event_ns"][1]  # NaN
     assert c["sent_ns"][1] == 5 and c["sent_ns"][0] != c["sent_ns"][0]

@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from lib import records
 from lib.errors import MeasureError, tell
-from lib.measure import exchange, groundtruth
+from lib.measure import exchange, groundtruth, provenance
 from lib.measure.clientplan import Plan, Request, split
 from lib.measure.workers import run_workers
-from lib.paths import BUILD
+from lib.paths import BUILD, RECORDS
 
 TTFT_MS = 100.0  # true time to first token
 
@@ -170,13 +172,29 @@ def _cost(rows: list[dict[str, Any]], usages: list[dict[str, float] | None]) -> 
 def main() -> None:
     """Command line: names of scenarios (all when none is named); prints one line of JSON each.
 
-    Server and client get a core each where there are two.
+    A run of all of them is kept as records/calibration.json, from which the article takes the client's error. Server
+    and client get a core each where there are two.
     """
     cores = sorted(os.sched_getaffinity(0))
     apart = ((cores[0],), (cores[1],)) if len(cores) >= 2 else ((), ())
-    for load in SCENARIOS:
-        if load.name in sys.argv[1:] or not sys.argv[1:]:
-            print(json.dumps(calibrate(load, server_cpus=apart[0], client_cpus=apart[1])), flush=True)
+    chosen = [load for load in SCENARIOS if load.name in sys.argv[1:] or not sys.argv[1:]]
+    found = []
+    for load in chosen:
+        found.append(calibrate(load, server_cpus=apart[0], client_cpus=apart[1]))
+        print(json.dumps(found[-1]), flush=True)
+    if len(chosen) == len(SCENARIOS):
+        keep(found, RECORDS / "calibration.json")
+
+
+def keep(found: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write what the scenarios found to disk, with the machine and the date, whole or not at all.
+
+    Raises
+    ------
+    RecordError : a folder that cannot be written to.
+    """
+    whole = {"when_utc": provenance.utc(), "machine": provenance.machine(), "loads": list(found)}
+    records.write_whole(path, (json.dumps(whole, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

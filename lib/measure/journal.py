@@ -57,8 +57,10 @@ class Writer:
         try:
             os.ftruncate(handle, size)
             self._map = mmap.mmap(handle, size)
-        finally:
+        except BaseException:
             os.close(handle)
+            raise
+        self._handle = handle
         self.path = path
         self.view = memoryview(self._map)
         self.words = self.view.cast("q")
@@ -110,7 +112,8 @@ class Writer:
         self.words.release()
         self.view.release()
         self._map.close()
-        os.truncate(self.path, used)
+        os.ftruncate(self._handle, used)        # by handle: another file may bear the name by now
+        os.close(self._handle)
 
     def _release(self) -> None:
         """Give written pages back to the page cache: the file keeps them, the process need not."""

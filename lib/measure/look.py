@@ -15,9 +15,15 @@ def proof(outcome: Outcome) -> Table:
     if outcome["status"] != "measured":
         return _absent(outcome)
     meta = _record(outcome).meta
-    rows = [(p["what"], p["expected"], p["found"], p["source"]) for p in meta["proof"] if not p["what"].startswith("sha256")]
+    rows = [
+        (p["what"], p["expected"], p["found"], p["source"]) for p in meta["proof"] if not p["what"].startswith("sha256")
+    ]
     hashed = sum(p["what"].startswith("sha256") for p in meta["proof"])
-    return Table(("what", "config says", "found", "where"), rows, f"{hashed} file(s) of weights hashed and equal to their manifest; {meta['versions']['engine']}.")
+    return Table(
+        ("what", "config says", "found", "where"),
+        rows,
+        f"{hashed} file(s) of weights hashed and equal to their manifest; {meta['versions']['engine']}.",
+    )
 
 
 def levels(outcome: Outcome) -> Table:
@@ -30,10 +36,16 @@ def levels(outcome: Outcome) -> Table:
     for level in dict.fromkeys(t["level"] for t in record.meta["takings"]):
         here = (c["level"] == level) & (c["phase"] == "measured")
         good = here & metrics.complete(c)
-        rows.append((
-            level, int(here.sum()), int((here & ~good).sum()),
-            _ms(metrics.ttft_s(c)[good]), _ms(metrics.tpot_s(c)[good]), _ms(metrics.lag_s(c)[here]),
-        ))
+        rows.append(
+            (
+                level,
+                int(here.sum()),
+                int((here & ~good).sum()),
+                _ms(metrics.ttft_s(c)[good]),
+                _ms(metrics.tpot_s(c)[good]),
+                _ms(metrics.lag_s(c)[here]),
+            )
+        )
     headings = ("level", "requests", "not complete", "TTFT p50, ms", "TPOT p50, ms", "client lag p50, ms")
     return Table(headings, rows, "Requests of all takings, without warm-up and cooldown; ramp included.")
 

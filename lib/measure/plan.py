@@ -12,8 +12,8 @@ from lib.measure import serve, takings
 from lib.measure.session import already_taken
 from lib.progress import clock
 
-BYTES_PER_REQUEST = 3000        # a row with its token stamps, compressed; seen on the cpu profile
-JOURNAL_BYTES_PER_TOKEN = 400   # raw bytes of one token event as engines send them, while a level is taken
+BYTES_PER_REQUEST = 3000  # a row with its token stamps, compressed; seen on the cpu profile
+JOURNAL_BYTES_PER_TOKEN = 400  # raw bytes of one token event as engines send them, while a level is taken
 
 
 def lines(profile: str, depth: str) -> list[str]:
@@ -27,9 +27,11 @@ def lines(profile: str, depth: str) -> list[str]:
     statistics = study.statistics
     out = [
         f"Study {study.name}: {study.title}",
-        f"  SLA: p95 first token < {study.sla.ttft_p95_ms:g} ms, p95 time per output token < {study.sla.tpot_p95_ms:g} ms, "
+        f"  SLA: p95 first token < {study.sla.ttft_p95_ms:g} ms, "
+        f"p95 time per output token < {study.sla.tpot_p95_ms:g} ms, "
         f"{study.sla.sessions} sessions (stated {study.sla.stated})",
-        f"  {statistics.runs} start(s) of each server, every level taken {statistics.repeats} time(s) per start, shuffled",
+        f"  {statistics.runs} start(s) of each server, every level taken {statistics.repeats} time(s) per start, "
+        "shuffled",
         "",
         "  level            workload        issues for   per launch",
     ]
@@ -42,7 +44,9 @@ def lines(profile: str, depth: str) -> list[str]:
         launch = config.load_launch(profile, name)
         engine = registry.engine(launch.engine)
         engine.check(launch)
-        measuring = sum(serve.expected_seconds(study, t) for r in range(statistics.runs) for t in takings.order(study, r))
+        measuring = sum(
+            serve.expected_seconds(study, t) for r in range(statistics.runs) for t in takings.order(study, r)
+        )
         starting = statistics.runs * launch.start_seconds / 3
         taken = already_taken(paths.record(study.name, name), config.config_hash(study, launch))
         absent = engine.unavailable(launch)
@@ -50,11 +54,15 @@ def lines(profile: str, depth: str) -> list[str]:
         if state == "to be taken":
             total += measuring + starting
         out.append(
-            f"  {name:25} {launch.precision:11} {launch.environment:13} {clock(measuring):12} {clock(starting):>9}    {state}"
+            f"  {name:25} {launch.precision:11} {launch.environment:13} {clock(measuring):12} "
+            f"{clock(starting):>9}    {state}"
         )
     out += ["", f"  artifacts to build: {', '.join(build.missing(profile)) or 'none'}"]
     out.append(f"  expected: about {clock(total)} of starting and measuring; installs and builds come on top, once")
-    out.append(f"  disk: records about {_record_mb(study):.0f} MB; journals up to {_journal_mb(study):.0f} MB while a level is taken")
+    out.append(
+        f"  disk: records about {_record_mb(study):.0f} MB; "
+        f"journals up to {_journal_mb(study):.0f} MB while a level is taken"
+    )
     return out
 
 

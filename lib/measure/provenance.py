@@ -34,8 +34,20 @@ def machine() -> dict[str, Any]:
         "os": _os_name(),
         "virtual": "hypervisor" in flags,
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "gpus": [],
+        "gpus": gpus(),
     }
+
+
+def gpus() -> list[dict[str, str]]:
+    """NVIDIA GPUs as the driver lists them: name, memory, driver version, power limit; empty without a driver."""
+    fields = ("name", "memory.total", "driver_version", "power.limit")
+    try:
+        asked = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = done.stdout.strip().splitlines() if done.returncode == 0 else []
+    return [dict(zip(fields, (cell.strip() for cell in line.split(",")), strict=False)) for line in lines]
 
 
 def versions() -> dict[str, Any]:
@@ -72,7 +84,9 @@ def utc() -> str:
 
 def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], cwd=paths.ROOT, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            ["git", *arguments], cwd=paths.ROOT, capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -21,7 +21,9 @@ def main() -> None:
         for path in (record, partial):
             if path.exists():
                 put_aside(path, label)
-                print(f"{path.relative_to(paths.ROOT)} put aside in {(path.parent / 'superseded').relative_to(paths.ROOT)}/")
+                print(
+                    f"{path.relative_to(paths.ROOT)} put aside in superseded/ beside it"
+                )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ early loses nothing: finished takings close into a record that says so, and `tak
 
 import fcntl
 import json
-import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 
 from lib import config, environments, paths, records
 from lib.config import Launch, Study
-from lib.engines import registry
+from lib.engines import build, computer, registry
 from lib.errors import EngineError, MeasureError, StudyError
 from lib.measure import hostprobe, provenance, serve, takings
 from lib.progress import Progress
 
-MIN_FREE_BYTES = 1 << 30        # journals of a level are far smaller; a disk this full fails for other reasons first
+MIN_FREE_BYTES = 1 << 30  # journals of a level are far smaller; a disk this full fails for other reasons first
 
 
 def take(profile: str, depth: str, name: str) -> dict[str, Any]:
@@ -46,59 +46,81 @@ def take(profile: str, depth: str, name: str) -> dict[str, Any]:
     engine = registry.engine(launch.engine)
     engine.check(launch)
     target = paths.record(study.name, name)
-    target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(target.parent):
         if already_taken(target, config.config_hash(study, launch)):
             return _outcome(study, launch, "measured", None)
+        _clear(target, config.config_hash(study, launch))
         reason = engine.unavailable(launch)
-        if reason:
+        if reason and computer.lacks(engine.precisions[launch.precision].flags):
             return _outcome(study, launch, "absent", reason)
-        _enough_disk(target.parent)
-        _take_missing(study, launch, target)
+        try:
+            if reason:  # memory or disk: the user can help it, so it is told as a failure
+                raise EngineError(reason)
+            _enough_disk(target.parent)
+            _take_missing(study, launch, target)
+        except StudyError as trouble:
+            _outcome(study, launch, "failed", str(trouble))  # the article names it; the other launches go on
+            raise
     return _outcome(study, launch, "measured", None)
 
 
 def _take_missing(study: Study, launch: Launch, target: Path) -> None:
     """Measure what the partial folder misses, then close it into the record."""
     partial = _partial(study, launch)
-    todo = [[t for t in takings.order(study, run) if not serve.done(partial, t)] for run in range(study.statistics.runs)]
+    todo = [
+        [t for t in takings.order(study, run) if not serve.done(partial, t)] for run in range(study.statistics.runs)
+    ]
     total = sum(serve.expected_seconds(study, t) for run in todo for t in run)
     total += sum(launch.start_seconds / 3 for run in todo if run)
     meta_path = partial / "meta.json"
     trouble: StudyError | None = None
     with Progress(f"{study.name}/{launch.name}", total) as progress:
         meta = json.loads(meta_path.read_text()) if meta_path.exists() else _meta(study, launch)
+        serve.save(partial, meta)  # whose takings these are is on disk before the first of them
+        progress.at(0.0, "making what is missing")
+        for artifact in dict.fromkeys((study.model.tokenizer, launch.artifact)):
+            build.build(artifact)
         environments.ensure(launch.environment)
         for missing in todo:
             if not missing:
                 continue
             try:
-                meta["runs"].append(serve.one_run(study, launch, partial, missing, meta, progress))
+                serve.one_run(study, launch, partial, missing, meta, progress)
             except (EngineError, MeasureError) as error:
                 trouble = error
                 break
-            finally:
-                records.write_whole(meta_path, json.dumps(meta).encode())
     _close(study, launch, partial, target, meta, str(trouble) if trouble else None)
     if trouble:
-        _outcome(study, launch, "failed", str(trouble))
         raise trouble
 
 
 def _meta(study: Study, launch: Launch) -> dict[str, Any]:
     """What holds for the whole launch; taken once, before its first run."""
     return {
-        "kind": study.kind, "study": study.name, "profile": study.profile, "depth": study.depth,
-        "launch": launch.name, "engine": launch.engine, "precision": launch.precision,
+        "kind": study.kind,
+        "study": study.name,
+        "profile": study.profile,
+        "depth": study.depth,
+        "launch": launch.name,
+        "engine": launch.engine,
+        "precision": launch.precision,
         "config": {"study": study.model_dump(mode="json"), "launch": launch.model_dump(mode="json")},
         "config_hash": config.config_hash(study, launch),
-        "machine": provenance.machine(), "versions": provenance.versions(), "git": provenance.git(),
-        "host_probe": hostprobe.probe(), "clock": provenance.clock(), "started_utc": provenance.utc(),
-        "proof": [], "artifact": None, "runs": [],
+        "machine": provenance.machine(),
+        "versions": provenance.versions(),
+        "git": provenance.git(),
+        "host_probe": hostprobe.probe(),
+        "clock": provenance.clock(),
+        "started_utc": provenance.utc(),
+        "proof": [],
+        "artifact": None,
+        "runs": [],
     }
 
 
-def _close(study: Study, launch: Launch, partial: Path, target: Path, meta: dict[str, Any], trouble: str | None) -> None:
+def _close(
+    study: Study, launch: Launch, partial: Path, target: Path, meta: dict[str, Any], trouble: str | None
+) -> None:
     """Join the finished takings into one record and, when nothing is missing, remove the partial folder."""
     finished = [t for run in range(study.statistics.runs) for t in takings.order(study, run) if serve.done(partial, t)]
     if not finished:
@@ -108,9 +130,13 @@ def _close(study: Study, launch: Launch, partial: Path, target: Path, meta: dict
     samples = pa.concat_tables([pq.read_table(serve.samples_path(partial, t)) for t in finished])
     sources = rows["stamp_source"].value_counts().to_pylist()
     meta = meta | {
-        "takings": notes, "ended_utc": provenance.utc(), "incomplete": trouble,
+        "takings": notes,
+        "ended_utc": provenance.utc(),
+        "incomplete": trouble,
         "interrupted": [json.loads(p.read_text()) for p in sorted(partial.glob("*.interrupted.json"))],
-        "clock": meta["clock"] | {
+        "retaken": [json.loads(p.read_text()) for p in sorted(partial.glob("*.retaken.json"))],
+        "clock": meta["clock"]
+        | {
             "stamp_sources": {entry["values"]: entry["counts"] for entry in sources},
             "steps": sum(note["clock_steps"] for note in notes),
         },
@@ -137,14 +163,19 @@ def _partial(study: Study, launch: Launch) -> Path:
 
 
 def already_taken(target: Path, wanted: str) -> bool:
-    """Whether the whole record of this config is there. A record of another config is put aside."""
+    """Whether the whole record of a config is there. Reads only."""
     if not target.exists():
         return False
     meta = records.read(target).meta
-    if meta["config_hash"] == wanted:
-        return meta["incomplete"] is None
-    put_aside(target, meta["config_hash"])
-    return False
+    return bool(meta["config_hash"] == wanted and meta["incomplete"] is None)
+
+
+def _clear(target: Path, wanted: str) -> None:
+    """Put a record of another config aside, to make room for this one's."""
+    if target.exists():
+        taken_with = records.read(target).meta["config_hash"]
+        if taken_with != wanted:
+            put_aside(target, taken_with)
 
 
 def put_aside(path: Path, label: str) -> None:
@@ -152,9 +183,11 @@ def put_aside(path: Path, label: str) -> None:
     folder = path.parent / "superseded"
     folder.mkdir(exist_ok=True)
     stem = path.name.removesuffix(".parquet")
-    for item in [path] if path.is_dir() else sorted(path.parent.glob(f"{stem}.*")):
-        if item.is_dir() and not path.is_dir():
-            continue
+    of_one = re.compile(
+        re.escape(stem)
+        + r"\.(parquet|parquet\.sha256|telemetry\.parquet|telemetry\.parquet\.sha256|outcome\.json|run-\d+\.log)"
+    )
+    for item in [path] if path.is_dir() else sorted(p for p in path.parent.iterdir() if of_one.fullmatch(p.name)):
         place = folder / f"{label}.{item.name}"
         number = 1
         while place.exists():
@@ -163,7 +196,13 @@ def put_aside(path: Path, label: str) -> None:
 
 
 def _outcome(study: Study, launch: Launch, status: str, reason: str | None) -> dict[str, Any]:
-    outcome = {"launch": launch.name, "study": study.name, "status": status, "reason": reason, "when_utc": provenance.utc()}
+    outcome = {
+        "launch": launch.name,
+        "study": study.name,
+        "status": status,
+        "reason": reason,
+        "when_utc": provenance.utc(),
+    }
     path = paths.record(study.name, launch.name).with_suffix(".outcome.json")
     if path.exists():
         before = json.loads(path.read_text())
@@ -176,14 +215,22 @@ def _outcome(study: Study, launch: Launch, status: str, reason: str | None) -> d
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the computer's measuring lock; wait while another launch is being measured."""
-    with (paths.RECORDS / ".measuring.lock").open("a") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder.parent / ".measuring.lock").open("a")
+        (folder / ".writable").touch()
+        (folder / ".writable").unlink()
+    except OSError as error:
+        raise MeasureError(
+            f"{folder} cannot be written ({error.strerror}), and a record must be kept: "
+            "make it writable, or clone elsewhere."
+        ) from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print("Another launch is being measured on this computer; waiting for it to end.", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.access(folder, os.W_OK):
-            raise MeasureError(f"{folder} is read-only, and a record must be kept: make it writable, or clone elsewhere.")
         yield
 
 
@@ -191,6 +238,7 @@ def _enough_disk(folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < MIN_FREE_BYTES:
         raise MeasureError(
-            f"{folder} has {free / 1e6:.0f} MB free and a launch may need {MIN_FREE_BYTES / 1e6:.0f} MB while it is taken: "
+            f"{folder} has {free / 1e6:.0f} MB free and a launch may need "
+            f"{MIN_FREE_BYTES / 1e6:.0f} MB while it is taken: "
             "free some space and run the same command again."
         )

@@ -19,9 +19,9 @@ from lib.config import Level, Study
 from lib.measure import schedule, workload
 from lib.measure.clientplan import CLOSED, OPEN, Plan, Request
 
-Body = Callable[[str, int], tuple[str, dict[str, Any]]]     # prompt, output tokens -> path, JSON body
+Body = Callable[[str, int], tuple[str, dict[str, Any]]]  # prompt, output tokens -> path, JSON body
 
-RAMP_SHARE = 0.25       # a closed level's starts are spread over this share of its seconds
+RAMP_SHARE = 0.25  # a closed level's starts are spread over this share of its seconds
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class Asked:
     prompts: tuple[workload.Prompt, ...]
 
 
-def ask(study: Study, taking: Taking, tokenizer: Tokenizer, body: Body, added_tokens: int, count: int, warm: bool) -> Asked:
+def ask(
+    study: Study, taking: Taking, tokenizer: Tokenizer, body: Body, added_tokens: int, count: int, warm: bool
+) -> Asked:
     """Make the requests of one taking (or, with `warm`, of the warm-up before it).
 
     `count` is how many are prepared for a closed loop; an open loop's schedule decides its own number.
@@ -87,7 +89,9 @@ def ask(study: Study, taking: Taking, tokenizer: Tokenizer, body: Body, added_to
     if level.kind == "poisson" and not warm:
         assert level.rate_rps is not None
         offsets = schedule.arrivals_ns(
-            "poisson", rate_rps=level.rate_rps, seed=seed("arrivals"),
+            "poisson",
+            rate_rps=level.rate_rps,
+            seed=seed("arrivals"),
             duration_s=seconds(level) + study.statistics.drain_seconds,
         )
         dues = [float(ns) / 1e9 for ns in offsets]
@@ -95,16 +99,25 @@ def ask(study: Study, taking: Taking, tokenizer: Tokenizer, body: Body, added_to
     inputs = _lengths(spec.input_tokens).draw(len(dues), seed("input"))
     outputs = _lengths(spec.output_tokens).draw(len(dues), seed("output"))
     made = workload.prompts(
-        tokenizer, list(zip(inputs, outputs, strict=True)), seed("text"),
-        role="warm-up" if warm else "measured", added_tokens=added_tokens, context_tokens=study.model.context,
+        tokenizer,
+        list(zip(inputs, outputs, strict=True)),
+        seed("text"),
+        role="warm-up" if warm else "measured",
+        added_tokens=added_tokens,
+        context_tokens=study.model.context,
     )
     requests = []
     for i, (prompt, due) in enumerate(zip(made, dues, strict=True)):
         path, data = body(prompt.text, prompt.output_tokens)
-        requests.append(Request(
-            id=f"{purpose}-{taking.key}-{i}", path=path, body=json.dumps(data).encode(), due_s=due,
-            planned_output_tokens=prompt.output_tokens,
-        ))
+        requests.append(
+            Request(
+                id=f"{purpose}-{taking.key}-{i}",
+                path=path,
+                body=json.dumps(data).encode(),
+                due_s=due,
+                planned_output_tokens=prompt.output_tokens,
+            )
+        )
     return Asked(tuple(requests), tuple(made))
 
 
@@ -117,8 +130,11 @@ def plan(
     """
     level, statistics = taking.level, study.statistics
     common: dict[str, Any] = {
-        **where, "journal": str(journal), "requests": asked.requests,
-        "drain_s": statistics.drain_seconds, "timeout_s": statistics.request_timeout_seconds,
+        **where,
+        "journal": str(journal),
+        "requests": asked.requests,
+        "drain_s": statistics.drain_seconds,
+        "timeout_s": statistics.request_timeout_seconds,
     }
     if warm:
         sessions = level.concurrency or max(1, math.ceil(level.rate_rps or 1))
@@ -126,7 +142,7 @@ def plan(
     if level.kind == "closed":
         assert level.concurrency is not None
         return Plan(
-            **common, load=CLOSED, concurrency=level.concurrency, ramp_s=ramp_s(level), issue_s=issue_s, cooldown=True,
+            **common, load=CLOSED, concurrency=level.concurrency, ramp_s=ramp_s(level), issue_s=issue_s, cooldown=True
         )
     connections = max(16, math.ceil(4 * (level.rate_rps or 1)))
     return Plan(**common, load=OPEN, issue_s=issue_s, connections=connections, cooldown=True)

@@ -32,6 +32,7 @@ class Sampler:
         self._family: dict[int, psutil.Process] = {}
         self._stop = threading.Event()
         self._samples: list[Sample] = []
+        self._engine_use()                  # psutil's first answer is always 0
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
     def start(self) -> None:
@@ -41,7 +42,9 @@ class Sampler:
     def watch_client(self, pid: int) -> None:
         """Name the load client's process, from now on sampled too."""
         with suppress(psutil.Error):
-            self._client = psutil.Process(pid)
+            client = psutil.Process(pid)
+            client.cpu_percent()            # psutil's first answer is always 0
+            self._client = client
 
     def stop(self) -> list[Sample]:
         """End sampling and return what was seen."""
@@ -61,8 +64,9 @@ class Sampler:
             for name, value in self._gauges().items():
                 self._add(name, value)
         cpu, rss = self._engine_use()
-        self._add("engine_cpu_percent", cpu)
-        self._add("engine_rss_bytes", rss)
+        if rss:                             # nothing is left of an engine that died
+            self._add("engine_cpu_percent", cpu)
+            self._add("engine_rss_bytes", rss)
         if self._client is not None:
             with suppress(psutil.Error):
                 self._add("client_cpu_percent", self._client.cpu_percent())

@@ -1,0 +1,66 @@
+"""A stand-in engine that streams one token every 10 ms, 30 ms after the request. PORT NAME DIES_AFTER MARK."""
+
+import json
+import os
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+port, name, dies_after, mark = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
+key = os.environ["KEY"]
+served = 0
+counting = threading.Lock()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *args):
+        pass
+
+    def whole(self, status, text):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_GET(self):
+        if self.path == "/metrics":
+            return self.whole(200, "running 1\n")
+        return self.whole(200, json.dumps({"data": [{"id": name}]}) if self.path == "/v1/models" else "ok")
+
+    def event(self, data):
+        text = f"data: {data}\n\n".encode()
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(text), text))
+
+    def do_POST(self):
+        global served
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.headers.get("Authorization") != f"Bearer {key}":
+            return self.whole(401, "{}")
+        with counting:
+            served += 1
+            last = dies_after and served >= dies_after and not mark.exists()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        time.sleep(0.03)
+        n = asked["max_tokens"]
+        for i in range(n):
+            time.sleep(0.01)
+            self.event(json.dumps({"choices": [{"text": " word", "finish_reason": "length" if i == n - 1 else None}]}))
+            if last and i == 2:
+                mark.touch()
+                print("out of luck", flush=True)
+                os._exit(3)
+        usage = {"prompt_tokens": len(asked["prompt"].split()), "completion_tokens": n}
+        self.event(json.dumps({"choices": [], "usage": usage}))
+        self.event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+
+ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()

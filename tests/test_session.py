@@ -1,0 +1,179 @@
+"""A launch from config to record, with real processes: whole, resumed, killed, failed, absent, superseded."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lib import config, paths, records
+from lib.analyse import tables
+from tests import mini_study
+
+RUN = [sys.executable, str(Path(mini_study.__file__))]
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A miniature study; this process sees its folders too."""
+    for name, folder in (("CONFIG", "config"), ("ARTIFACTS", "artifacts"), ("RECORDS", "records")):
+        monkeypatch.setattr(paths, name, tmp_path / folder)
+    return tmp_path
+
+
+def take(root, launch, **kwargs):
+    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    return subprocess.run(
+        [*RUN, str(root), launch], capture_output=True, text=True, env=environment, check=False, **kwargs
+    )
+
+
+def started(root, launch):
+    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    return subprocess.Popen(
+        [*RUN, str(root), launch], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def record(launch):
+    return records.read(paths.record("mini", launch))
+
+
+def outcome(launch):
+    return json.loads(paths.record("mini", launch).with_suffix(".outcome.json").read_text())
+
+
+def left_behind(root):
+    """Processes that still name this test's folder on their command line."""
+    found = subprocess.run(["pgrep", "-f", str(root)], capture_output=True, text=True, check=False)
+    return found.stdout.split()
+
+
+def asked(table):
+    """What a launch asked: ids, prompts and planned lengths of its measured requests."""
+    names = ["request_id", "prompt_hash", "planned_input_tokens", "planned_output_tokens"]
+    return {tuple(row.values()) for row in table.select(names).to_pylist()}
+
+
+def test_a_launch_is_measured_once(root):
+    mini_study.prepare(root, good={})
+    done = take(root, "good")
+    assert done.returncode == 0, done.stderr
+    table, meta = record("good").table, record("good").meta
+    assert meta["incomplete"] is None and len(meta["takings"]) == 4
+    assert {(t["level"], t["repeat"]) for t in meta["takings"]} == {
+        (level, repeat) for level in ("closed-3", "poisson-6") for repeat in (0, 1)
+    }
+    measured = [r for r in table.to_pylist() if r["phase"] == "measured"]
+    assert not [r for r in measured if str(r["cause"]).startswith("cut")]
+    assert len(measured) >= 20 and {r["status"] for r in measured} == {"complete"}
+    assert all(r["output_tokens"] == r["planned_output_tokens"] == len(r["event_ns"]) for r in measured)
+    ttft = sorted(r["event_ns"][0] - r["sent_ns"] for r in measured)[len(measured) // 2] / 1e6
+    assert 40 <= ttft <= 80  # 30 ms and the first of the 10 ms, plus a busy machine
+    telemetry = records.read(paths.record("mini", "good").with_suffix(".telemetry.parquet")).table
+    assert {"running", "engine_cpu_percent", "client_cpu_percent"} <= set(telemetry["name"].to_pylist())
+    assert not paths.partial("mini", "good").exists() and not left_behind(root)
+
+    before = paths.record("mini", "good").stat().st_mtime_ns
+    start = time.monotonic()
+    assert take(root, "good").returncode == 0
+    assert time.monotonic() - start < 8 and paths.record("mini", "good").stat().st_mtime_ns == before
+
+
+def test_nothing_secret_and_no_answer_is_kept(root):
+    mini_study.prepare(root, good={})
+    assert take(root, "good", timeout=120).returncode == 0
+    kept = b"".join(p.read_bytes() for p in paths.RECORDS.rglob("*") if p.is_file())
+    assert b"Bearer" not in kept and b" word word" not in kept
+
+
+def test_a_server_that_dies_in_mid_level_loses_no_finished_level_and_is_resumed(root):
+    mini_study.prepare(root, frail={"dies_after": 45}, good={})
+    first = take(root, "frail")
+    assert first.returncode == 2 and "Traceback" not in first.stderr
+    assert "ended" in first.stderr and outcome("frail")["status"] == "failed"
+    kept = record("frail")
+    assert kept.meta["incomplete"] and 1 <= len(kept.meta["takings"]) < 4
+    assert take(root, "good").returncode == 0 and not left_behind(root)
+    second = take(root, "frail")
+    assert second.returncode == 0, second.stderr
+    whole = record("frail")
+    assert whole.meta["incomplete"] is None and len(whole.meta["takings"]) == 4
+    assert asked(kept.table) <= asked(whole.table)
+    assert whole.table.slice(0, 3).select(["event_ns"]) == kept.table.slice(0, 3).select(["event_ns"])  # not taken anew
+
+
+@pytest.mark.parametrize("after_s", [2.5, 4.0])
+def test_killed_at_any_moment_it_goes_on_where_it_stopped(root, after_s):
+    mini_study.prepare(root, good={}, undisturbed={})
+    process = started(root, "good")
+    partial = paths.partial("mini", "good")
+    limit = time.monotonic() + 30
+    while not list(partial.glob("*.parquet")) and time.monotonic() < limit:
+        time.sleep(0.05)
+    time.sleep(after_s - 2.5 + 0.3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    limit = time.monotonic() + 8  # the guard ends the server; the client gives up on it after two seconds
+    while left_behind(root) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not left_behind(root)
+    assert not paths.record("mini", "good").exists()
+    finished = {p.name for p in partial.glob("r*.json") if "plan" not in p.name}
+    assert finished
+    assert take(root, "good").returncode == 0 and take(root, "undisturbed").returncode == 0
+    good, undisturbed = record("good"), record("undisturbed")
+    assert len(good.meta["takings"]) == 4 and good.meta["incomplete"] is None
+    levels = {(t["run"], t["repeat"], t["level"]) for t in undisturbed.meta["takings"]}
+    assert {(t["run"], t["repeat"], t["level"]) for t in good.meta["takings"]} == levels
+    by_id = {row[0]: row[1:] for row in asked(undisturbed.table)}
+    assert all(by_id.get(i, tuple(rest)) == tuple(rest) for i, *rest in asked(good.table))
+
+
+def test_what_this_computer_cannot_run_is_absent_with_its_reason(root):
+    mini_study.prepare(root, odd={"precision": "imaginary"})
+    assert take(root, "odd").returncode == 0
+    assert outcome("odd")["status"] == "absent" and "no_such_flag" in outcome("odd")["reason"]
+
+
+def test_impossible_launches_are_refused_with_a_paragraph(root):
+    mini_study.prepare(root, bad={"precision": "int2"})
+    done = take(root, "bad")
+    assert done.returncode == 2 and "has no precision 'int2'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_damaged_artifact_fails_its_launch_alone(root):
+    mini_study.prepare(root, good={}, other={})
+    assert take(root, "good").returncode == 0
+    weights = root / "artifacts" / mini_study.ARTIFACT / "tokenizer.json"
+    weights.write_text(weights.read_text().replace("\n", " ", 1))  # as long as before, and still a tokenizer
+    done = take(root, "other")
+    assert done.returncode == 2 and "is damaged" in done.stderr and outcome("other")["status"] == "failed"
+    assert record("good").meta["incomplete"] is None
+    study = config.load_study("mini")
+    facts = tables.build(study, paths.RECORDS / "mini", root / "tables", about_h100={})
+    assert [m["launch"] for m in facts["missing"]] == ["other"] and "damaged" in facts["missing"][0]["reason"]
+    assert "good" in facts["launches"]
+
+
+def test_a_changed_config_puts_the_old_record_aside(root):
+    mini_study.prepare(root, good={})
+    assert take(root, "good").returncode == 0
+    before = record("good").meta["config_hash"]
+    path = root / "config" / "mini" / "study.yaml"
+    path.write_text(path.read_text().replace("seed: 7", "seed: 8"))
+    assert take(root, "good").returncode == 0
+    assert record("good").meta["config_hash"] != before
+    aside = paths.RECORDS / "mini" / "superseded"
+    assert records.read(aside / f"{before}.good.parquet").meta["config_hash"] == before
+
+
+def test_a_read_only_folder_is_named(root):
+    mini_study.prepare(root, good={})
+    (root / "records").write_text("a file where a folder should be")
+    done = take(root, "good")
+    assert done.returncode != 0 and "Traceback" not in done.stderr
