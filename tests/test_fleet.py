@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.analyse import capacity, factorial, fleet, h100_tables, predict, published
+from lib.analyse import capacity, cases, factorial, fleet, h100_tables, predict, published
 from lib.errors import ConfigError, NoValue
 
 
@@ -13,6 +13,7 @@ def test_crossing_is_linear_between_levels():
     assert capacity.crossing([10, 20], [5.0, 6.0], 2.5) == 0
     assert capacity.crossing([10, 20], [1.0, 2.0], 2.5) == float("inf")
     assert capacity.crossing([10, 20], [1.0, np.nan], 2.5) == 10
+    assert np.isnan(capacity.crossing([10, 20], [np.nan, np.nan], 2.5))
 
 
 def test_capacity_ends_at_the_first_metric_to_fail():
@@ -22,15 +23,15 @@ def test_capacity_ends_at_the_first_metric_to_fail():
             {
                 **key,
                 "concurrency": n,
-                "ttft_p95_s": n / 100,
-                "tpot_p95_s": n / 1000,
+                "ttft_p95_s_high": n / 100,
+                "tpot_p95_s_high": n / 1000,
                 "output_tok_s": 10.0 * n,
                 "reason": "",
             }
             for n in (10, 20, 30)
         ]
     )
-    strict = capacity.under_sla(table, ttft_s=0.15, tpot_s=1.0).iloc[0]
+    strict = capacity.under_sla(table, ttft_s=0.157, tpot_s=1.0).iloc[0]
     assert (strict["capacity"], strict["limited_by"], strict["output_tok_s"]) == (
         pytest.approx(15),
         "TTFT",
@@ -40,6 +41,9 @@ def test_capacity_ends_at_the_first_metric_to_fail():
     assert loose["capacity"] == 30 and loose["at_least"]
     none = capacity.under_sla(table, ttft_s=0.01, tpot_s=9).iloc[0]
     assert none["capacity"] == 0 and np.isnan(none["output_tok_s"])
+    empty = table.assign(reason="the weights do not fit", **{"ttft_p95_s_high": np.nan, "output_tok_s": np.nan})
+    missing = capacity.under_sla(empty, ttft_s=9, tpot_s=9).iloc[0]
+    assert np.isnan(missing["capacity"]) and missing["reason"] == "the weights do not fit" and not missing["at_least"]
 
 
 def test_stricter_sla_never_costs_less():
@@ -81,8 +85,32 @@ def test_monthly_cost_reacts_to_its_assumptions():
     assert price["usd_per_month_high"] == pytest.approx(4 * price["usd_per_month_low"])  # from half to double the rent
 
 
-def test_requests_in_flight_by_littles_law():
-    assert fleet.in_flight(10, 0.1, 0.02, 51) == pytest.approx(10 * 1.1)
+def test_requests_per_second_become_requests_in_flight():
+    # 1,000 tok/s in answers of 100 tokens: a full node answers 10 a second with 50 in flight, so 40 a second are 200
+    node = fleet.Node(50, 1000, 10, output_tokens=100)
+    by_rate = fleet.fleet(fleet.Demand(requests_per_s=40), node)
+    assert by_rate == fleet.fleet(fleet.Demand(sessions=200), node)
+    assert by_rate["requests_per_s"] == pytest.approx(40 * 1.5)  # after a year's growth
+    with pytest.raises(NoValue, match="output_tokens"):
+        fleet.fleet(fleet.Demand(requests_per_s=40), fleet.Node(50, 1000, 10))
+
+
+def test_fleet_by_rate_covers_every_contender_that_serves():
+    rows = h100_tables.fleet_by_rate(rates_s=(1, 1000))
+    assert {row["config"] for row in rows} == set(predict.meta()["contenders"])
+    assert all(row["nodes"] >= 2 for row in rows)  # one serves, one may fail
+
+
+def test_a_record_joins_the_fleet():
+    own = {"capacity": 40.0, "output_tok_s_at_capacity": 1600.0, "requests_s_at_capacity": 12.5, "source": "r.parquet"}
+    rows = [row for row in h100_tables.fleet_table(measured={"trtllm-fp8": own}) if row["kind"] == "measured"]
+    assert len(rows) == 5 and {row["from"] for row in rows} == {"r.parquet"}
+    assert rows[0]["requests_per_s"] == pytest.approx(75 / 40 * 12.5)  # 50 sessions grow to 75
+
+
+def test_contender_that_serves_nobody_has_no_sensitivity():
+    with pytest.raises(NoValue, match="'sglang-fp8' serves no"):
+        h100_tables.fleet_sensitivity("sglang-fp8")
 
 
 def test_node_that_serves_nobody_is_refused():
@@ -97,9 +125,16 @@ def test_factorial_separates_what_the_ratio_mixes():
     assert (table["n"] > 0).all() and table["source"].str.len().gt(0).all()
     engine = table[(table["effect"] == "engine") & (table["kind"] == "predicted")]
     assert engine["high"].max() < 1.3  # no engine is far ahead of the other at equal precision
-    mixed = factorial.mixed_ratio(table, 2.7)
-    assert mixed["low"] < mixed["median"] < mixed["high"]
-    assert mixed["unexplained"] == pytest.approx(2.7 / mixed["high"])
+
+
+def test_the_claimed_ratio_is_held_against_the_same_work_only():
+    # 2 x in workload a, 3 x in b; the slow a against the fast b would be 10 x, and is no reading of anything
+    speeds = {("one", "a"): 20, ("one", "b"): 300, ("two", "a"): 10, ("two", "b"): 100}
+    readings = [{"row": r, "workload": w, "reading": "r", "x": v} for (r, w), v in speeds.items()]
+    ratios = cases.same_work_ratios(readings, "one", "two", "x")
+    assert sorted(ratios) == [2, 3]
+    mixed = factorial.mixed_ratio(ratios, 6.0)
+    assert mixed == {"low": 2, "median": 2.5, "high": 3, "claimed": 6.0, "unexplained": 2.0}
 
 
 def test_measured_contrast_gets_its_own_line():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.analyse import physics, predict
+from lib.analyse import agreement, physics, predict, published
 from lib.analyse.physics import Bound, Format, Machine, Model
 from lib.errors import ConfigError
 
@@ -38,6 +38,38 @@ def test_kv_capacity_by_hand():
     assert limit.kv_capacity_tokens(share=0.5) == pytest.approx((5e5 - weights) / 20)
     assert limit.sessions_that_fit(1000, share=0.5) == int((5e5 - weights) / 20 / 1000)
     assert limit.kv_capacity_tokens(share=0.001) == 0
+
+
+def test_link_overlaps_with_the_rest():
+    slow = Machine(memory_bytes=1e6, memory_bytes_s=1e9, linear_flop_s=1e9, other_flop_s=1e9, link_bytes_s=10)
+    assert Bound(TOY, slow, Format(2, 2, 2), tp=2).decode_step_s(1, 0) == pytest.approx(20 / 10)  # the link alone
+
+
+def test_node_takes_the_best_layout_metric_by_metric():
+    node = physics.node(LLAMA, H100, 8, "fp8")
+    layouts = [(physics.bound(LLAMA, H100, tp, "fp8"), 8 // tp) for tp in (1, 2, 4, 8)]
+    assert node.prefill_s(1024) == min(limit.prefill_s(1024) for limit, _ in layouts)
+    for load in (1, 64, 256):
+        for limit, n in layouts[1:]:
+            used = min(n, load)
+            if limit.sessions_that_fit(2048) >= load / used:
+                assert node.throughput_tok_s(1024, 128, load) >= used * limit.throughput_tok_s(1024, 128, load / used)
+    assert node.sessions_that_fit(8192) == max(n * limit.sessions_that_fit(8192) for limit, n in layouts)
+
+
+def test_node_serves_no_more_than_its_cache_holds():
+    node = physics.node(LLAMA, H100, 2, "bf16")
+    assert node.throughput_tok_s(4096, 512, 1e6) == pytest.approx(node.throughput_tok_s(4096, 512, 1e5))
+    with pytest.raises(ConfigError, match="do not fit on 1 x H100"):
+        physics.node(LLAMA, H100, 1, "bf16")
+
+
+def test_no_simulated_point_of_others_beats_its_bound():
+    for point in agreement.per_point(published.references()):
+        for value in (point["published"], point["predicted"]):
+            if value == value:
+                beyond = value < point["bound"] if point["unit"] == "ms" else value > point["bound"]
+                assert not beyond, point["id"]
 
 
 def test_llama_70b_has_its_known_size():

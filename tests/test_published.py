@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.analyse import published
+from lib.analyse import predict, published, world
 from lib.errors import ConfigError
 from lib.paths import DATA
 
@@ -33,6 +33,10 @@ def test_good_row_passes(tmp_path):
         (",100,", ",nan,", "not a positive number"),
         ("output_throughput", "speed", "metric 'speed' is unknown"),
         (",doc", "", "fields"),
+        ("TP8,128,128", "TP8,,128", "isl '' is no whole number"),
+        ("TP8,128,128", "TP8,128,many", "osl 'many' is no whole number"),
+        (",TP8,", ",8,", "layout '8' is none"),
+        ("TensorRT-LLM", "SGLang", "engine 'SGLang' is unknown"),
     ],
 )
 def test_bad_row_is_refused_with_its_line(tmp_path, old, new, why):
@@ -61,6 +65,13 @@ def test_unknown_price_says_what_exists():
         ("ttft_p95_ms: 240", "ttft_p95_ms: fast", "ttft_p95_ms as a positive number"),
         (', where: recommendation,\n     text: "TensorRT', ',\n     text: "TensorRT', "does not say where"),
         ("source: vLLM 0.6.2 scheduler", "source: ''", "needs a source"),
+        ("ttft_p95_ms: 240", "ttft_p95_ms: .nan", "ttft_p95_ms as a positive number"),
+        ("false, where: table}", "false}", "row 'vllm-fp16' does not say where"),
+        ("engine: vllm, precision: fp16", "engine: sglang, precision: fp16", "engine 'sglang'"),
+        ("precision: int4", "precision: int3", "precision 'int3'"),
+        ("ttft_ms: 180", "ttft_s: 0.18", "sla needs ttft_ms"),
+        ("margin: 1.5", "margin: .inf", "thresholds needs margin"),
+        ("sla: {", "sla: [", "this is no YAML"),
     ],
 )
 def test_bad_claim_is_refused_with_its_line(tmp_path, old, new, why):
@@ -91,3 +102,17 @@ def test_every_model_gpu_and_precision_has_a_source():
         assert published.model_entry(name)["source"]
     assert published.gpu_entry("H200-SXM-141GB")["memory_bytes_s"] == 4.8e12
     assert published.precision_entry("q8_0")["weight_bytes"] == 34 / 32
+
+
+def test_row_with_a_new_name_is_judged_like_any_other(tmp_path):
+    path = tmp_path / "claims.yaml"
+    path.write_text((DATA / "claims.yaml").read_text().replace("vllm-fp16", "vllm-sixteen"))
+    data = published.claims(path)
+    assert {r["row"] for r in world.readings(data, predict.load())} == {"vllm-sixteen", "vllm-awq", "trtllm-fp8"}
+
+
+def test_model_without_a_field_is_refused(tmp_path):
+    path = tmp_path / "models.yaml"
+    path.write_text("m: {layers: 1, hidden: 2, source: s}")
+    with pytest.raises(ConfigError, match=r"models.yaml: model 'm' has no intermediate"):
+        published.model_entry("m", path)

@@ -1,15 +1,18 @@
 """The shard probe on tiny shapes of this computer, and its record against predictions by hand."""
 
 import json
+import os
+import subprocess
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from lib import environments, paths
 from lib.analyse import shards
 from lib.errors import MeasureError, RecordError
 from lib.measure import shard
 
-TINY = shard.Shard(hidden=256, heads=2, kv_heads=1, head_dim=64, intermediate=128)
 POINT = {"precision": "bf16", "phase": "decode", "batch": 64, "context": 1024}
 
 
@@ -63,6 +66,35 @@ def test_gpu_without_predictions_is_refused():
         shards.by_operator({**record(qkv=1), "gpu": "NVIDIA RTX 4090"}, predicted(qkv=1.0))
 
 
+@pytest.mark.parametrize(
+    ("device", "gpu", "yes"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-SXM-80GB", True),
+        ("NVIDIA H200", "H200-SXM-141GB", True),
+        ("NVIDIA H100 PCIe", "H100-SXM-80GB", False),
+        ("NVIDIA H100 NVL", "H100-SXM-80GB", False),
+        ("NVIDIA GH200 480GB", "H200-SXM-141GB", False),
+        ("NVIDIA H200 NVL", "H200-SXM-141GB", False),
+        ("NVIDIA H200", "H100-SXM-80GB", False),
+    ],
+)
+def test_only_the_module_itself_is_the_gpu(device, gpu, yes):
+    assert shards.is_gpu(device, gpu) is yes
+
+
+def test_record_in_a_file_is_compared(tmp_path):
+    path = tmp_path / "NVIDIA-H200.json"
+    path.write_text(json.dumps(record(qkv=10)))
+    operators, steps = shards.compare(path)
+    here = operators[(operators["operator"] == "qkv") & operators["measured_ms"].notna()]
+    assert here["measured_ms"].to_list() == pytest.approx([0.8]) and here["predicted_ms"].notna().all()
+    assert {"measured_ms", "predicted_ms", "ratio"} <= set(steps)
+    assert list(shards.every(tmp_path)) == ["NVIDIA-H200.json"]
+    path.write_text("{}")
+    with pytest.raises(RecordError, match="no shard record"):
+        shards.compare(path)
+
+
 def test_committed_operator_times_know_both_gpus_apart():
     table = shards.operator_times()
     decode = table[(table["phase"] == "decode") & (table["operator"] == "gate_up") & (table["config"] == "vllm-bf16")]
@@ -76,12 +108,28 @@ def test_machine_without_torch_or_cuda_is_refused():
         shard.probe()
 
 
+TINY_RUN = """
+import json, sys
+from pathlib import Path
+from lib.measure import shard
+tiny = shard.Shard(hidden=256, heads=2, kv_heads=1, head_dim=64, intermediate=128)
+taken = shard.probe(tiny, batches=(1, 3), contexts=(16,), prompts=(32,), device="cpu", copies=1)
+print(shard.write(taken, Path(sys.argv[1])))
+"""
+
+
 def test_probe_runs_tiny_shapes_on_the_cpu(tmp_path):
-    pytest.importorskip("torch")
-    taken = shard.probe(TINY, batches=(1, 3), contexts=(16,), prompts=(32,), device="cpu", copies=1)
+    """In an engine's environment, since torch is in no other."""
+    found = [p for name in ("vllm-cpu", "quantize") if (p := environments.python(name)).exists()]
+    if not found:
+        pytest.skip("no environment with torch has been made; `make report PROFILE=smoke` makes one")
+    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    command = [found[0], "-c", TINY_RUN, tmp_path]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    taken = json.loads(Path(done.stdout.split()[-1]).read_text())
+    assert taken["mark"] == shard.MARK
     assert len(taken["rows"]) == 3 * 3 * 7
-    assert all(row["us"] > 0 or row["reason"] for row in taken["rows"])
+    assert all(row["us"] or row["reason"] for row in taken["rows"])
     assert {row["precision"] for row in taken["rows"] if row["us"]} >= {"bf16"}
-    kept = shard.write(taken, tmp_path)
-    assert json.loads(kept.read_text())["mark"] == shard.MARK
     assert not list(tmp_path.glob("*.part"))

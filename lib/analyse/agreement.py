@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.analyse import published
-from lib.analyse.predict import engine, meta
+from lib.analyse import physics, published
+from lib.analyse.predict import engine, meta, records
 from lib.analyse.simulate import Engine, Work, simulate
 from lib.analyse.steptimes import write
 from lib.analyse.traffic import Workload, closed_loop, percentile, poisson, steady
@@ -136,6 +136,56 @@ def against_library() -> pd.DataFrame:
 def load() -> pd.DataFrame:
     """Return the committed comparison with published points."""
     return pd.read_csv(DATA / "prediction_errors.csv", dtype={"reason": str}).fillna({"reason": ""})
+
+
+def _shape(name: str) -> str:
+    return "meta-llama/Llama-2-70b-hf" if name.startswith("Llama-2") else "meta-llama/Meta-Llama-3-70B-Instruct"
+
+
+def bound_of(point: Mapping[str, Any]) -> float:
+    """Limit of a published point's metric in its unit, in any layout: most throughput, shortest time."""
+    limit = physics.node(_shape(point["model"]), point["gpu"], point["gpus"], point["precision"])
+    isl, osl = point["isl"], point["osl"]
+    if point["metric"] == "tpot":
+        return 1e3 * limit.decode_step_s(1, isl)
+    if point["metric"] == "ttft_p99":
+        return 1e3 * limit.prefill_s(isl)
+    most = limit.throughput_tok_s(isl, osl, limit.kv_capacity_tokens() / (isl + osl / 2))
+    per = {"output_throughput_per_gpu": point["gpus"], "request_throughput": osl}.get(point["metric"], 1)
+    return most / float(per)
+
+
+def per_point(references: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return every published point with its prediction, error and bound: the committed comparison joined with
+    data/references.csv by id.
+    """
+    about = {point["id"]: point for point in references}
+    shown = ("who", "engine", "precision", "gpus", "layout", "isl", "osl", "load", "basis", "source")
+    return [
+        {**row, **{name: about[row["id"]][name] for name in shown}, "bound": bound_of(about[row["id"]])}
+        for row in records(load())
+        if row["id"] in about
+    ]
+
+
+def spreads(points: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return lowest, median and highest predicted / published ratio and the number of points: by metric, and for the
+    engine versions nearest the article's.
+    """
+    table = pd.DataFrame(list(points)).dropna(subset="ratio")
+    groups = {
+        "output_throughput": table["metric"].str.startswith("output_throughput"),
+        "request_throughput": table["metric"] == "request_throughput",
+        "tpot": table["metric"] == "tpot",
+        "tensorrt_llm_0_12": (table["engine"] == "TensorRT-LLM") & (table["published_version"] == "0.12.0"),
+        "vllm_0_6": (table["engine"] == "vLLM") & table["published_version"].str.startswith("0.6."),
+    }
+    out = {}
+    for name, chosen in groups.items():
+        ratios = table.loc[chosen, "ratio"]
+        if len(ratios):
+            out[name] = {"points": len(ratios), "low": ratios.min(), "median": ratios.median(), "high": ratios.max()}
+    return out
 
 
 def main() -> None:

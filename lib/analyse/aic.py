@@ -9,7 +9,8 @@ and 16 bit is spelt bfloat16.
 
 INT4 has no measured kernels on H100, so it is a band: `int4-transferred` is the library's transfer from other
 formats, `int4-scaled` the 16-bit step scaled by the INT4 / 16-bit ratio of matrix products measured on A100
-(TensorRT-LLM 1.0.0, shapes nearest to one rank's).
+(TensorRT-LLM 1.0.0, shapes nearest to one rank's). That ratio is applied to the whole step, attention and all-reduce
+included, so this end overstates INT4's gain at few tokens and its loss at many. Neither end is a measurement.
 """
 
 import importlib.metadata

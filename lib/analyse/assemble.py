@@ -124,6 +124,7 @@ def launch_facts(
     ready = stats.mean_interval(
         [float(run["ready_seconds"]) for run in meta["runs"] if run.get("ready_seconds") is not None],
         "seconds until ready",
+        positive=True,
     )
     weight, took = artifact.get("bytes"), artifact.get("seconds")
     return {
@@ -208,7 +209,7 @@ def cost(output_tok_s: Number, study: config.Study) -> Number:
     source = f"{output_tok_s['source']}; price: {price.source}, {price.date}"
     mark = weakest([output_tok_s["mark"], "published"]) if output_tok_s["mark"] != "rehearsed" else "rehearsed"
     each = {
-        key: arithmetic.usd_per_million_tokens(price.usd_per_hour, x) if (x := output_tok_s[key]) else None
+        key: arithmetic.usd_per_million_tokens(price.usd_per_hour, x) if (x := output_tok_s[key]) and x > 0 else None
         for key in ("value", "low", "high")
     }
     reason = output_tok_s["reason"] or (None if each["value"] is not None else "no token was put out")
@@ -238,25 +239,27 @@ def floor_facts(floor: Floor, mark: str, source: str) -> dict[str, Any]:
 
 def comparison_facts(c: Compared, mark: str, sources: Mapping[str, str]) -> dict[str, Any]:
     """One comparison; the ratio is a / b."""
-    ratio = number(c.ratio, "ratio", mark, f"{sources[c.a]}; {sources[c.b]}", low=c.low, high=c.high)
+    source = f"{sources[c.a]}; {sources[c.b]}"
+    ratio = number(c.ratio, "ratio", mark, source, low=c.low, high=c.high)
     return {
         "a": c.a,
         "b": c.b,
         "metric": c.metric,
         "level": c.level,
         "ratio": ratio,
-        "p_holm": c.p_holm,
+        "p_holm": number(c.p_holm, "probability", mark, source),
         "verdict": c.verdict,
+        "why": c.why,
     }
 
 
 def method_facts(study: config.Study, compared: int) -> dict[str, Any]:
     """How the numbers were made, in words and thresholds."""
-    one = [np.array([1.0, 2.0])]
+    two = [np.array([1.0, 2.0])] * 2
     return {
-        "median": stats.median_interval(one).method,
-        "p95": stats.percentile_interval(one, 0.95).method,
-        "mean": stats.mean_interval([1.0]).method,
+        "median": stats.median_interval(two).method,
+        "p95": stats.percentile_interval(two, 0.95).method,
+        "mean": stats.mean_interval([1.0, 2.0], positive=True).method,
         "p95_needs": stats.needed(0.95),
         "confidence": stats.LEVEL,
         "comparisons": "Welch's t on logarithms of per-run values, corrected for their number by Holm's method",

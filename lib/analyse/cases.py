@@ -5,7 +5,7 @@ Rule: a measurement decides alone; without one the share of readings that agree 
 data/claims.yaml.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,21 @@ class Case:
 
 
 Finding = tuple[str, str, list[Evidence]]
+
+
+def same_work_ratios(readings: Iterable[Mapping[str, Any]], row: str, other: str, key: str) -> list[float]:
+    """Ratio row / other of `key` in every workload and reading that both rows have."""
+    given = list(readings)
+    others: dict[tuple[str, str], list[float]] = {}
+    for reading in given:
+        if reading["row"] == other:
+            others.setdefault((reading["workload"], reading["reading"]), []).append(reading[key])
+    return [
+        reading[key] / value
+        for reading in given
+        if reading["row"] == row
+        for value in others.get((reading["workload"], reading["reading"]), [])
+    ]
 
 
 def factor(a: float, b: float) -> float:

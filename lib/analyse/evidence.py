@@ -52,7 +52,8 @@ class World:
     ratios: published ratios: effect ("precision" or "engine"), value, source
     engine_effects: predicted throughput ratios of the engines at equal precision, one float each
     measured: by row id: ttft_p95_ms, tpot_p95_ms, output_tok_s, capacity (each also as _low and _high if known);
-        also "engine_effect" {low, high}, "lora" {vllm_switch_ms, tensorrt_llm_switch_ms}, "documented" {claim id: bool}
+        also "engine_effect" {low, high}, "contrasts" {rows}, "lora" {vllm_switch_ms, tensorrt_llm_switch_ms},
+        "documented" {claim id: bool}
     """
 
     readings: Sequence[Mapping[str, Any]] = ()

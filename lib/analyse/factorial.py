@@ -5,12 +5,10 @@ Rule: a contrast holds everything equal but the one thing it names; what could n
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
 from typing import Any
 
 import pandas as pd
 
-from lib.analyse.predict import records
 from lib.analyse.world import engine_effects, published_ratios
 
 LEVELS = (64, 96, 128)  # the loads of the article's rows
@@ -45,7 +43,8 @@ def factorial(
     """One row per contrast and kind of evidence: lowest, median and highest ratio of output throughput, and how
     many ratios.
 
-    `measured` rows, if any, carry effect, contrast, value, held and source of this study's own H100 records.
+    `measured` rows, if any, carry effect, contrast, value, held, source and perhaps the interval's low and high of
+    this study's own H100 records (`h100_records.measured_from`).
     """
     ok = predictions[(predictions["reason"] == "") & predictions["concurrency"].isin(LEVELS)]
     every = ok[ok["policy"] == "chunked"]
@@ -143,7 +142,8 @@ def factorial(
             )
     lines += _published_layout(points)
     for row in measured:
-        lines.append(_line(row["effect"], row["contrast"], "measured", [row["value"]], row["held"], row["source"]))
+        line = _line(row["effect"], row["contrast"], "measured", [row["value"]], row["held"], row["source"])
+        lines.append(line | {end: row[end] for end in ("low", "high") if end in row})
     return pd.DataFrame(lines)
 
 
@@ -171,18 +171,18 @@ def _published_layout(points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
     ]
 
 
-def mixed_ratio(table: pd.DataFrame, claimed: float) -> dict[str, float]:
-    """Return what engine, precision and load effects together explain of the claimed ratio of the article's first and
-    last rows (64 and 128 in flight).
+def mixed_ratio(ratios: Sequence[float], claimed: float) -> dict[str, float]:
+    """Return what predictions give for the ratio of the article's first and last rows, for the same work.
 
-    Products of the lowest, the median and the highest predicted effects; `unexplained` is what the highest product
-    leaves over.
+    `ratios` are those of `cases.same_work_ratios`: each within one workload and reading, at the rows' own loads, so
+    engine, precision and load are mixed in them as in the claim. `unexplained` is claimed / the highest: above 1 is
+    what no reading reaches. All NaN without ratios.
     """
-    chain = [
-        ("engine", "TensorRT-LLM / vLLM, bf16"),
-        ("precision", "FP8 / 16 bit, tensorrt_llm"),
-        ("load", "128 / 64 in flight, tensorrt_llm-fp8"),
-    ]
-    rows = {(row["effect"], row["contrast"]): row for row in records(table[table["kind"] == "predicted"])}
-    product = {key: prod(rows[link][key] for link in chain) for key in ("low", "median", "high")}
-    return {**product, "claimed": claimed, "unexplained": claimed / product["high"]}
+    ordered = pd.Series(list(ratios), dtype=float)
+    return {
+        "low": float(ordered.min()),
+        "median": float(ordered.median()),
+        "high": float(ordered.max()),
+        "claimed": claimed,
+        "unexplained": claimed / float(ordered.max()),
+    }

@@ -2,9 +2,12 @@
 
 Rules: a number without a value has a reason; NaN and Infinity never leave; a computed number takes the weakest mark
 of its inputs.
+One exception: a limit that the SLA states in advance is a criterion, not an input, so a capacity read from records
+under it stays measured.
 """
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +17,8 @@ from lib.stats import Estimate
 MARKS = ("measured", "published", "predicted", "assumed")
 
 Number = dict[str, Any]
+
+TOO_FEW = re.compile(r"p[\d.]+ needs ")  # how lib.stats begins the reason of an unsupported percentile
 
 
 def number(
@@ -60,6 +65,15 @@ def from_estimate(e: Estimate, unit: str, scale: float, mark: str, source: str) 
     """Write an estimate down, its values times `scale` being in `unit`."""
     s = e.scaled(scale)
     return number(s.value, unit, mark, source, low=s.low, high=s.high, n=e.n, reason=e.reason)
+
+
+def unsupported(reason: object) -> bool:
+    """Tell whether a reason says that the sample is too small for a percentile.
+
+    >>> unsupported("p95 needs 72 requests, there are 9"), unsupported(None)
+    (True, False)
+    """
+    return isinstance(reason, str) and TOO_FEW.match(reason) is not None
 
 
 def weakest(marks: Iterable[str]) -> str:

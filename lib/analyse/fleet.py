@@ -17,9 +17,14 @@ HOURS_PER_MONTH = 365.25 * 24 / 12
 
 @dataclass(frozen=True)
 class Demand:
-    """What must be served: mean load now and how it moves. All assumed."""
+    """What must be served: mean load now and how it moves. All assumed.
+
+    With `requests_per_s` the load is that rate, and the requests in flight follow from the node by Little's law;
+    `sessions` then plays no part.
+    """
 
     sessions: float = 50.0  # mean concurrent sessions (requests in flight) today
+    requests_per_s: float | None = None  # mean arrivals today, instead of sessions
     growth_per_year: float = 0.5  # share
     years: float = 1.0  # until the fleet must still suffice
     peak_to_mean: float = 2.0  # ratio, at the market's open
@@ -34,11 +39,21 @@ class Node:
     capacity: float  # requests in flight (or sessions)
     output_tok_s: float  # at that capacity
     usd_per_hour: float  # the whole node
+    output_tokens: float | None = None  # mean tokens an answer; needed for requests per second
+
+    def requests_per_s(self) -> float:
+        """Requests a second that the node answers at its capacity; NoValue without the length of an answer."""
+        if not self.output_tokens:
+            raise NoValue(
+                "a load in requests per second needs the tokens of an answer to become requests in flight; state "
+                "output_tokens of the node."
+            )
+        return self.output_tok_s / self.output_tokens
 
 
 def fleet(demand: Demand, node: Node) -> dict[str, float]:
-    """Nodes, USD a month, USD per million output tokens at the mean load, and peak sessions of a fleet that serves
-    the demand.
+    """Nodes, USD a month, USD per million output tokens at the mean load, peak sessions and mean requests a second
+    (NaN where the node states no length of answers) of a fleet that serves the demand.
 
     Output per session at the mean load is taken as at capacity, so the price per token is an upper limit where nodes
     run less full.
@@ -49,24 +64,23 @@ def fleet(demand: Demand, node: Node) -> dict[str, float]:
             "USD an hour serves nobody under this SLA; "
             "no fleet of them does."
         )
-    mean = demand.sessions * (1 + demand.growth_per_year) ** demand.years
+    today = demand.sessions
+    if demand.requests_per_s is not None:
+        today = demand.requests_per_s / node.requests_per_s() * node.capacity
+    mean = today * (1 + demand.growth_per_year) ** demand.years
     peak = mean * demand.peak_to_mean
     serving = ceil(round(peak / (node.capacity * (1 - demand.headroom)), 9))
     nodes = serving + demand.failures
     usd = nodes * node.usd_per_hour * HOURS_PER_MONTH
     tokens = mean / node.capacity * node.output_tok_s * 3600 * HOURS_PER_MONTH
     return {
+        "requests_per_s": mean / node.capacity * node.requests_per_s() if node.output_tokens else float("nan"),
         "peak_sessions": peak,
         "nodes": float(nodes),
         "usd_per_month": usd,
         "usd_per_million_tokens": usd / tokens * 1e6,
         "utilisation": mean / (nodes * node.capacity),
     }
-
-
-def in_flight(requests_per_s: float, ttft_s: float, tpot_s: float, output_tokens: float) -> float:
-    """Return requests in flight of a rate, by Little's law: rate x (TTFT + (tokens - 1) x TPOT)."""
-    return requests_per_s * (ttft_s + (output_tokens - 1) * tpot_s)
 
 
 def sensitivity(

@@ -45,6 +45,7 @@ class Compared:
     p_holm: float
     noise_floor: float | None
     verdict: str  # differs | not distinguishable
+    why: str | None  # chance | floor: what may explain the difference; None where it counts
 
 
 def noise_floor(pair: tuple[str, str] | None, launches: Mapping[str, Sequence[Level]]) -> Floor:
@@ -93,15 +94,18 @@ def compare_all(launches: Mapping[str, Sequence[Level]], floor: Floor) -> list[C
             r.high,
             p,
             floor.spread.get(metric),
-            _verdict(r.ratio, p, floor.spread.get(metric)),
+            "not distinguishable" if (why := _why(r.ratio, p, floor.spread.get(metric))) else "differs",
+            why,
         )
         for (a, b, metric, level, r), p in zip(found, corrected, strict=True)
     ]
 
 
-def _verdict(ratio: float, p: float, floor: float | None) -> str:
-    below = floor is not None and max(ratio, 1 / ratio) - 1 < floor
-    return "not distinguishable" if p >= SIGNIFICANT or below else "differs"
+def _why(ratio: float, p: float, floor: float | None) -> str | None:
+    """What else may explain a difference; chance first, for it is the stronger objection."""
+    if p >= SIGNIFICANT:
+        return "chance"
+    return "floor" if floor is not None and max(ratio, 1 / ratio) - 1 < floor else None
 
 
 def _common(a: Sequence[Level], b: Sequence[Level]) -> list[tuple[Level, Level]]:

@@ -1,6 +1,7 @@
 """The study's tables as frames: takings, levels, headline. Seconds, shares and counts; empty where nothing exists.
 
-Rule: a frame only lays out what has been computed; every row keeps its launch, engine and precision.
+Rules: a frame only lays out what has been computed; every row keeps its launch, engine and precision; a table without
+a row still has its columns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,16 +9,39 @@ from typing import Any
 
 import pandas as pd
 
+from lib import records
 from lib.analyse.collect import Measured
-from lib.analyse.levels import Level
+from lib.analyse.levels import SPECS, Level
 from lib.analyse.warnings import Doubt
+
+WHO = ("launch", "engine", "precision")
+TAKINGS = (
+    *WHO, "run", "repeat", "level", "kind", "load", "workload", "steady_s", "in_flight_mean", "requests",
+    *records.STATUSES, "ttft_p50_s", "ttft_p95_s", "tpot_p50_s", "tpot_p95_s", "e2e_p50_s", "output_tok_s",
+    "requests_s", "goodput_s", "lag_p99_s", "kv_cache_usage_max", "preemptions", "prefix_hit_share", "client_cpu_share",
+    "tokens_per_event", "shared_reads_share", "ttft_p50_with_ramp_s", "ended",
+)  # fmt: skip
+LEVELS = (
+    *WHO, "level", "kind", "load", "workload",
+    *(f"{name}{part}" for name in SPECS for part in ("", "_low", "_high", "_reason")),
+    "n", "takings", "failures", "in_flight_mean", "tokens_per_event", "kv_cache_usage_max", "meets_sla",
+    "meets_sla_reason", "meets_by_medians", "warnings",
+)  # fmt: skip
+HEADLINE = (
+    *WHO, "level",
+    *(f"{name}{part}" for name in ("capacity", "capacity_by_medians")
+      for part in ("", "_next", "_next_answer", "_reason")),
+    *(f"{name}{part}" for name in ("size", "ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95", "output_tok_s")
+      for part in ("", "_low", "_high", "_reason")),
+    "meets_sla", "meets_sla_reason", "repeat_of", *(f"cost{part}" for part in ("", "_low", "_high", "_reason")),
+)  # fmt: skip
 
 Shown = Sequence[tuple[Measured, Level]]
 
 
 def takings(shown: Shown) -> pd.DataFrame:
     """One row per launch, run, repeat and level: see `takings.summary` for the columns."""
-    return pd.DataFrame([_who(one) | row for one, level in shown for row in level.rows])
+    return pd.DataFrame([_who(one) | row for one, level in shown for row in level.rows], columns=list(TAKINGS))
 
 
 def levels(shown: Shown, doubts: Iterable[Doubt]) -> pd.DataFrame:
@@ -35,7 +59,7 @@ def levels(shown: Shown, doubts: Iterable[Doubt]) -> pd.DataFrame:
             "meets_sla": level.verdict.answer, "meets_sla_reason": level.verdict.reason,
             "meets_by_medians": level.verdict_by_medians.answer, "warnings": said,
         })  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=list(LEVELS))
 
 
 def headline(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -55,7 +79,7 @@ def headline(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
                 line |= {key: value["value"], f"{key}_low": value["low"], f"{key}_high": value["high"],
                          f"{key}_reason": value["reason"]}  # fmt: skip
         flat.append(line)
-    return pd.DataFrame(flat)
+    return pd.DataFrame(flat, columns=list(HEADLINE))
 
 
 def _who(one: Measured) -> dict[str, Any]:

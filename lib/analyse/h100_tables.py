@@ -1,24 +1,66 @@
-"""Tidy tables of what is known about the article's H100 node: rows against bound and prediction, ledger, capacity,
-cost, fleet.
+"""Tidy tables of what is known about the article's H100 node: arithmetic, rows against bound and prediction, ledger,
+capacity, cost, factorial, fleet, and how far predictions and kernels are from what was published and measured.
 
-Each table is a few lines over the modules beside it, so that a notebook cell is one call. Kinds of number stand in a
-column, never mixed. Refuses nothing of its own: what data/ refuses, it passes on.
+`measured` is everywhere what `world.measured_from` gives, or None without records. Each table is a few lines over the
+modules beside it, so that a notebook cell is one call. Kinds of number stand in a column, never mixed. Refuses nothing
+of its own: what data/ refuses, it passes on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lib.analyse import agreement, arithmetic, capacity, claims, factorial, fleet, predict, published, world
+from lib.analyse import agreement, arithmetic, capacity, claims, factorial, fleet, predict, published, shards, world
 from lib.analyse.predict import records
+from lib.errors import NoValue
 
+Measured = Mapping[str, Mapping[str, Any]]
 PRICE = "lambda-2026"  # the scenario that costs are shown for; the range stands beside it
 FLEET_WORKLOAD = "filing excerpt"
 
 
-def article_rows(measured: Mapping[str, Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
+def arithmetic_table() -> list[dict[str, Any]]:
+    """Return Little's law over the article's rows: by row and assumed tokens an answer, the implied ITL (ms) at the
+    row's and at the SLA's load, and the requests at once that the SLA's ITL allows.
+    """
+    data = published.claims()
+    return [reading for row in data["rows"] for reading in arithmetic.row_readings(row, data["sla"])]
+
+
+def true_if_table() -> list[dict[str, Any]]:
+    """Which reading of what each row leaves unstated would make it agree with the SLA's ITL, with its number."""
+    data = published.claims()
+    return [{"row": row["id"], **reading} for row in data["rows"] for reading in arithmetic.true_if(row, data["sla"])]
+
+
+def unstated() -> list[str]:
+    """Return what the article does not state."""
+    return list(published.claims()["article"]["unstated"])
+
+
+def price_table() -> list[dict[str, Any]]:
+    """USD per million output tokens of each row at each published rent, and each row over the first per dollar."""
+    data = published.claims()
+    first = data["rows"][0]["output_tok_s"]
+    return [
+        {
+            "row": row["id"],
+            "price": p["id"],
+            "usd_per_gpu_hour": p["value"],
+            "usd_per_million": arithmetic.usd_per_million_tokens(
+                p["value"] * data["article"]["gpus"], row["output_tok_s"]
+            ),
+            "tokens_per_usd_over_first": arithmetic.price_ratio(row["output_tok_s"], first),
+        }
+        for row in data["rows"]
+        for p in published.prices()
+    ]
+
+
+def article_rows(measured: Measured | None = None) -> list[dict[str, Any]]:
     """Return the article's rows beside bound, prediction and this study's records: tidy rows (row, workload, kind,
     ttft_ms, itl_ms, tok/s).
     """
@@ -49,7 +91,7 @@ def article_rows(measured: Mapping[str, Mapping[str, Any]] | None = None) -> lis
                         **base,
                         "workload": b["workload"],
                         "kind": "bound",
-                        "reading": "TP8",
+                        "reading": "best layout",
                         "ttft_p95_ms": b["ttft_ms"],
                         "itl_ms": b["itl_ms"],
                         "output_tok_s": b["output_tok_s"],
@@ -112,7 +154,7 @@ def bounds_table() -> list[dict[str, Any]]:
     return rows
 
 
-def ledger(measured: Mapping[str, Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
+def ledger(measured: Measured | None = None) -> list[dict[str, Any]]:
     """Return the claims ledger: one row per claim with verdict, reason and evidence."""
     data = published.claims()
     here, _ = world.gather(data, predict.load(), measured)
@@ -121,15 +163,30 @@ def ledger(measured: Mapping[str, Mapping[str, Any]] | None = None) -> list[dict
 
 def capacities(price_id: str = PRICE) -> pd.DataFrame:
     """Capacity under the article's SLA by contender, layout, policy and workload, with throughput and cost there
-    (USD per million tokens).
+    (USD per million tokens), and beside them the bounds of that layout: throughput at that load, sessions that fit.
     """
+    return _capacities(price_id).copy()
+
+
+@lru_cache(maxsize=8)
+def _capacities(price_id: str) -> pd.DataFrame:
     data = published.claims()
-    sla, node = data["sla"], published.price(price_id)["value"] * data["article"]["gpus"]
+    sla, article = data["sla"], data["article"]
+    node = published.price(price_id)["value"] * article["gpus"]
     table = capacity.under_sla(predict.load(), sla["ttft_ms"] / 1e3, sla["inter_token_latency_ms"] / 1e3)
     table["usd_per_million"] = [
         arithmetic.usd_per_million_tokens(node, speed) if speed > 0 else np.nan for speed in table["output_tok_s"]
     ]
-    return table
+    turns = {w.name: w for w in predict.WORKLOADS}
+    most, sessions = [], []
+    for row in records(table):
+        limit, replicas = world.bound_of(row["precision"], row["layout"], article["model"], article["gpu"])
+        new = turns[row["workload"]].turn_isl or row["isl"]  # of a session at least the newest message is prefilled
+        used = min(replicas, row["capacity"])
+        served = row["capacity"] >= 1
+        most.append(used * limit.throughput_tok_s(new, row["osl"], row["capacity"] / used) if served else np.nan)
+        sessions.append(replicas * limit.sessions_that_fit(row["isl"] + row["osl"]))
+    return table.assign(bound_output_tok_s=most, bound_sessions=sessions)
 
 
 def cost_curves(price_id: str = PRICE) -> pd.DataFrame:
@@ -139,40 +196,83 @@ def cost_curves(price_id: str = PRICE) -> pd.DataFrame:
     return capacity.cost_against_strictness(predict.load(), node, data["sla"]["inter_token_latency_ms"] / 1e3)
 
 
-def fleet_table(
-    price_id: str = PRICE, workload: str = FLEET_WORKLOAD, demand: fleet.Demand | None = None
-) -> list[dict[str, Any]]:
-    """Nodes and cost per contender for a demand (by default the article's 50 sessions), each in its best layout
-    under the SLA.
-    """
+def _nodes(price_id: str, workload: str, measured: Measured | None = None) -> list[tuple[dict[str, Any], fleet.Node]]:
+    """Return what each contender serves on one node, from predictions in its best layout and from records."""
     data = published.claims()
-    node_usd = published.price(price_id)["value"] * data["article"]["gpus"]
+    usd = published.price(price_id)["value"] * data["article"]["gpus"]
     best = capacity.best_layout(capacities(price_id))
-    rows = []
+    found = []
     for row in records(best[(best["workload"] == workload) & (best["policy"] == "chunked")]):
-        base = {"config": row["config"], "layout": row["layout"], "workload": workload, "capacity": row["capacity"]}
         if row["capacity"] > 0 and row["output_tok_s"] > 0:
-            node = fleet.Node(row["capacity"], row["output_tok_s"], node_usd)
-            rows += [{**base, **scaled} for scaled in fleet.scales(node, demand or fleet.Demand())]
-    return rows
+            about = {"config": row["config"], "layout": row["layout"], "workload": workload, "kind": "predicted"}
+            found.append((about | {"from": ""}, fleet.Node(row["capacity"], row["output_tok_s"], usd, row["osl"])))
+    for row in data["rows"]:
+        own = (measured or {}).get(row["id"], {})
+        if own.get("capacity", 0) > 0 and own.get("output_tok_s_at_capacity", 0) > 0:
+            rate = own.get("requests_s_at_capacity")
+            tokens = own["output_tok_s_at_capacity"] / rate if rate else None
+            about = {"config": f"{row['id']} record", "layout": "as recorded", "workload": own.get("workload", "")}
+            about |= {"kind": "measured", "from": str(own.get("source", "record of this study"))}
+            found.append((about, fleet.Node(own["capacity"], own["output_tok_s_at_capacity"], usd, tokens)))
+    return found
+
+
+def fleet_table(
+    price_id: str = PRICE,
+    workload: str = FLEET_WORKLOAD,
+    demand: fleet.Demand | None = None,
+    measured: Measured | None = None,
+) -> list[dict[str, Any]]:
+    """Nodes and cost per contender from 50 to a million sessions, each in its best layout under the SLA; from
+    predictions and, where `measured` has a capacity, from records (`kind`, `from`).
+    """
+    return [
+        {**about, "capacity": node.capacity, **scaled}
+        for about, node in _nodes(price_id, workload, measured)
+        for scaled in fleet.scales(node, demand or fleet.Demand())
+    ]
+
+
+def fleet_by_rate(
+    rates_s: Iterable[float] = (1, 10, 100, 1_000, 10_000),
+    price_id: str = PRICE,
+    workload: str = FLEET_WORKLOAD,
+    measured: Measured | None = None,
+) -> list[dict[str, Any]]:
+    """Return the same for demands stated in requests per second."""
+    return [
+        {**about, "capacity": node.capacity, "asked_requests_per_s": rate}
+        | fleet.fleet(fleet.Demand(requests_per_s=rate), node)
+        for about, node in _nodes(price_id, workload, measured)
+        if node.output_tokens
+        for rate in rates_s
+    ]
 
 
 def fleet_sensitivity(config: str, price_id: str = PRICE, workload: str = FLEET_WORKLOAD) -> list[dict[str, Any]]:
-    """Return what each assumption does to the monthly cost of 10,000 sessions on one contender, widest swing first."""
-    best = capacity.best_layout(capacities(price_id))
-    row = records(best[(best["config"] == config) & (best["workload"] == workload) & (best["policy"] == "chunked")])[0]
-    data = published.claims()
-    node = fleet.Node(
-        row["capacity"], row["output_tok_s"], published.price(price_id)["value"] * data["article"]["gpus"]
-    )
-    return fleet.sensitivity(fleet.Demand(sessions=10_000), node)
+    """Return what each assumption does to the monthly cost of 10,000 sessions on one contender, widest swing first.
+
+    NoValue where the contender serves nobody under the SLA.
+    """
+    nodes = {about["config"]: node for about, node in _nodes(price_id, workload)}
+    if config not in nodes:
+        raise NoValue(
+            f"'{config}' serves no {workload} under the SLA, so no fleet of it has a cost; {', '.join(nodes)} do."
+        )
+    return fleet.sensitivity(fleet.Demand(sessions=10_000), nodes[config])
 
 
-def factorial_table() -> pd.DataFrame:
+def factorial_table(measured: Measured | None = None) -> pd.DataFrame:
     """Return the factorial: engine, precision, load, version and layout effects by kind of evidence."""
-    return factorial.factorial(predict.load(), published.references())
+    own = (measured or {}).get("contrasts", {}).get("rows", [])
+    return factorial.factorial(predict.load(), published.references(), own)
 
 
 def prediction_errors() -> pd.DataFrame:
-    """Return the predictions against every published point, good or bad."""
-    return agreement.load()
+    """Return the predictions against every published point, good or bad, with both versions and the bound."""
+    return pd.DataFrame(agreement.per_point(published.references()))
+
+
+def shard_tables() -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
+    """Return each record of the shard probe against predictions, by operator and by step; empty without a record."""
+    return shards.every()

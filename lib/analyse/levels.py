@@ -185,7 +185,7 @@ def _p95(metric: str) -> Callable[[Level], Estimate]:
 
 
 def _mean(column: str) -> Callable[[Level], Estimate]:
-    return lambda level: stats.mean_interval(level.per_run(column))
+    return lambda level: stats.mean_interval(level.per_run(column), positive=True)
 
 
 SPECS: dict[str, Spec] = {

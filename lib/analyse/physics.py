@@ -5,8 +5,10 @@ For any model, GPU, tensor-parallel size and number format in data/, and for the
 bandwidth and matrix rate. Shares nothing with the predictions it is held against.
 
 Rule: every quantity errs on the fast side (peak rates, no latency, weights read once per step, in-switch all-reduce,
-overlap of compute and memory), so a prediction or a measurement beyond a bound is a finding about that number, never
-about the bound. Model of a step: max(FLOP / peak, bytes / bandwidth) + all-reduce bytes / link rate, per GPU.
+overlap of compute, memory and link, the whole memory for weights and KV cache), so a prediction or a measurement
+beyond a bound is a finding about that number, never about the bound. Model of a step: the largest of FLOP / peak,
+bytes / bandwidth and all-reduce bytes / link rate, per GPU. What a whole node can do (`node`) is the most over every
+even split of its GPUs into replicas, metric by metric.
 """
 
 from dataclasses import dataclass
@@ -17,9 +19,6 @@ from lib.analyse import published
 from lib.errors import ConfigError
 
 ACTIVATION_BYTES = 2.0  # activations are reduced between GPUs at 16 bit
-RUNTIME_SHARE = (
-    0.9  # of GPU memory that both engines use by default (gpu_memory_utilization, kv_cache_free_gpu_mem_fraction)
-)
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,7 @@ class Bound:
         return 2 * once if ring else once
 
     def _step_s(self, parts: tuple[float, float, float]) -> float:
-        compute, memory, link = parts
-        return max(compute, memory) + link
+        return max(parts)
 
     def prefill_s(self, input_tokens: float, cached_tokens: float = 0.0, requests: float = 1) -> float:
         """Shortest seconds from a prompt to its first token: `input_tokens` new ones after `cached_tokens` already
@@ -145,7 +143,7 @@ class Bound:
     def throughput_tok_s(
         self, input_tokens: float, output_tokens: float, concurrency: float, cached_tokens: float = 0.0
     ) -> float:
-        """Most output tokens per second of a closed loop on these ranks, prefill and decode overlapped perfectly.
+        """Most output tokens per second of a closed loop on these ranks, prefill, decode and link overlapped perfectly.
 
         Per `concurrency` finished requests the ranks owe all their prefill compute and at least (output_tokens - 1)
         weight sweeps.
@@ -158,11 +156,11 @@ class Bound:
         compute = concurrency * prefill[0] + steps * decode[0]
         memory = steps * decode[1]
         link = concurrency * prefill[2] + steps * decode[2]
-        return concurrency * output_tokens / (max(compute, memory) + link)
+        return concurrency * output_tokens / max(compute, memory, link)
 
-    def kv_capacity_tokens(self, share: float = RUNTIME_SHARE) -> float:
+    def kv_capacity_tokens(self, share: float = 1.0) -> float:
         """Tokens of KV cache that fit beside the weights in `share` of the memory; 0 if the weights alone do not
-        fit.
+        fit. Both engines leave a tenth of the memory free by default, which is a setting and no bound.
 
         Activations and the runtime's own memory are left out, so it is an upper limit. KV heads are repeated where tp
         exceeds them.
@@ -171,9 +169,46 @@ class Bound:
         free = share * self.machine.memory_bytes - self.weight_bytes() / self.tp
         return max(0.0, free / per_rank)
 
-    def sessions_that_fit(self, context_tokens: float, share: float = RUNTIME_SHARE) -> int:
+    def sessions_that_fit(self, context_tokens: float, share: float = 1.0) -> int:
         """Whole sessions of `context_tokens` tokens whose KV cache fits at once."""
         return int(self.kv_capacity_tokens(share) // context_tokens)
+
+
+@dataclass(frozen=True)
+class Node:
+    """Limits of one model on a whole node, each the best over all even splits of its GPUs into replicas."""
+
+    splits: tuple[tuple[Bound, int], ...]  # (limits of one replica, replicas)
+
+    def prefill_s(self, input_tokens: float, cached_tokens: float = 0.0) -> float:
+        """Shortest seconds from a prompt to its first token, in any layout; see `Bound.prefill_s`."""
+        return min(bound.prefill_s(input_tokens, cached_tokens) for bound, _ in self.splits)
+
+    def decode_step_s(self, batch: float, context_tokens: float) -> float:
+        """Shortest seconds of a step when `batch` sequences are dealt out evenly, in any layout."""
+        return min(bound.decode_step_s(max(1.0, batch / n), context_tokens) for bound, n in self.splits)
+
+    def throughput_tok_s(
+        self, input_tokens: float, output_tokens: float, concurrency: float, cached_tokens: float = 0.0
+    ) -> float:
+        """Most output tokens per second of a closed loop with `concurrency` requests, in any layout.
+
+        No more requests run at once than KV cache fits at their mean length.
+        """
+        length, best = cached_tokens + input_tokens + output_tokens / 2, 0.0
+        for bound, replicas in self.splits:
+            used = min(float(replicas), concurrency)
+            each = min(concurrency / used, max(1.0, bound.kv_capacity_tokens() / length))
+            best = max(best, used * bound.throughput_tok_s(input_tokens, output_tokens, each, cached_tokens))
+        return best
+
+    def kv_capacity_tokens(self) -> float:
+        """Tokens of KV cache on the node, in the layout that leaves most."""
+        return max(replicas * bound.kv_capacity_tokens() for bound, replicas in self.splits)
+
+    def sessions_that_fit(self, context_tokens: float) -> int:
+        """Whole sessions of `context_tokens` tokens whose KV cache fits at once, in the layout that holds most."""
+        return max(replicas * bound.sessions_that_fit(context_tokens) for bound, replicas in self.splits)
 
 
 def _model(name: str) -> Model:
@@ -209,6 +244,21 @@ def bound(model: str, gpu: str, tp: int, precision: str) -> Bound:
         gpu_data["link_bytes_s"],
     )
     return Bound(_model(model), machine, _format(precision_data), tp)
+
+
+@lru_cache(maxsize=64)
+def node(model: str, gpu: str, gpus: int, precision: str) -> Node:
+    """Limits of `model` on a node of `gpus` GPUs in `precision`, whatever the layout; ConfigError as in `bound`, and
+    where the weights fit in no layout.
+    """
+    splits = [(bound(model, gpu, tp, precision), gpus // tp) for tp in range(1, gpus + 1) if gpus % tp == 0]
+    held = tuple((limit, replicas) for limit, replicas in splits if limit.kv_capacity_tokens() >= 1)
+    if not held:
+        raise ConfigError(
+            f"the weights of {model} in {precision} do not fit on {gpus} x {gpu}, so no layout has a bound; "
+            "ask for more GPUs or a smaller format."
+        )
+    return Node(held)
 
 
 def host_bound(

@@ -9,6 +9,7 @@ Rule: these files hold facts and thresholds, never a verdict and never a number 
 
 import csv
 import math
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,13 @@ REFERENCE_UNITS = {
 }
 PRICE_UNIT = "USD/GPU-hour"
 ROW_UNITS = ("ttft_p95_ms", "output_tok_s", "max_concurrent")
+SLA_UNITS = ("ttft_ms", "inter_token_latency_ms", "concurrent_requests")
+ENGINES = ("vLLM", "TensorRT-LLM")  # as references.csv names them
+ROW_ENGINES, ROW_PRECISIONS = ("vllm", "tensorrt_llm"), ("fp16", "fp8", "int4")  # as claims.yaml names them
+MODEL_FIELDS = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "tied_embeddings")
+GPU_FIELDS = ("memory_bytes", "memory_bytes_s", "flop_s", "link_bytes_s")
+PRECISION_FIELDS = ("weight_bytes", "kv_bytes", "head_bytes", "flops")
+THRESHOLDS = ("tolerance", "margin", "most", "min_output_tokens", "max_output_tokens", "scheduler_slots", "min_load")
 RULES = (
     "row",
     "one_workload",
@@ -83,8 +91,23 @@ def references(path: Path = DATA / "references.csv") -> list[dict[str, Any]]:
 
     Raises ConfigError with file and line for a wrong unit, an unusable value or a missing source.
     """
-    checked = [_checked(place, row, REFERENCE_UNITS.get(row.get("metric") or "")) for place, row in _rows(path)]
-    return [{**row, "isl": int(row["isl"]), "osl": int(row["osl"]), "gpus": int(row["gpus"])} for row in checked]
+    checked = []
+    for place, row in _rows(path):
+        point = _checked(place, row, REFERENCE_UNITS.get(row.get("metric") or ""))
+        if point["engine"] not in ENGINES:
+            raise ConfigError(f"{place}: engine '{point['engine']}' is unknown; known are {', '.join(ENGINES)}.")
+        if not re.match(r"TP[1-9]\d*( |$)", point["layout"]):
+            raise ConfigError(
+                f"{place}: layout '{point['layout']}' is none; write TP and the GPUs of a replica, as TP8."
+            )
+        checked.append(point | {name: _count(place, name, row[name]) for name in ("isl", "osl", "gpus")})
+    return checked
+
+
+def _count(place: str, name: str, text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise ConfigError(f"{place}: {name} '{text}' is no whole number above zero; write the count in digits.")
+    return int(text)
 
 
 def prices(path: Path = DATA / "prices.csv") -> list[dict[str, Any]]:
@@ -130,19 +153,29 @@ def _without_lines(value: Any) -> Any:
 def claims(path: Path = DATA / "claims.yaml") -> dict[str, Any]:
     """Return the claims file as plain data: article, sla, rows, thresholds, claims.
 
-    Raises ConfigError with file and line for a row without its numbers, a claim with an unknown rule or row, a stated
-    value without a unit, or a document without source.
+    Raises ConfigError with file and line for broken YAML; a row, limit or threshold without its number under the name
+    that carries its unit; a row with an unknown engine or precision, or without source; a claim with an unknown rule
+    or row; a stated value without a unit; a document without source.
     """
-    with path.open(encoding="utf-8") as stream:
-        data = yaml.load(stream, Loader=_Lines)
-    rows = {row["id"] for row in data["rows"]}
+    data = _loaded(path, _Lines)
+    for section in ("article", "sla", "rows", "thresholds", "claims"):
+        if not data.get(section):
+            raise ConfigError(f"{path.name}: section '{section}' is missing or empty; restore it.")
+    rows = {row.get("id") for row in data["rows"]}
+    for part, names in (("sla", SLA_UNITS), ("thresholds", THRESHOLDS)):
+        for key in names:
+            _positive(f"{path.name}:{data[part]['_line']}: {part}", data[part], key)
     for row in data["rows"]:
+        place = f"{path.name}:{row['_line']}: row '{row.get('id')}'"
         for key in ROW_UNITS:
-            if not isinstance(row.get(key), (int, float)) or row[key] <= 0:
-                raise ConfigError(
-                    f"{path.name}:{row['_line']}: row '{row['id']}' needs {key} as a positive number, "
-                    f"got {row.get(key)!r}."
-                )
+            _positive(place, row, key)
+        for key, known in (("engine", ROW_ENGINES), ("precision", ROW_PRECISIONS)):
+            if row.get(key) not in known:
+                raise ConfigError(f"{place} has {key} {row.get(key)!r}; it must be one of {', '.join(known)}.")
+        if not row.get("where"):
+            raise ConfigError(
+                f"{place} does not say where in the article it stands; every row needs its source in `where`."
+            )
     for claim in data["claims"]:
         place = f"{path.name}:{claim['_line']}: claim '{claim.get('id')}'"
         if claim.get("rule") not in RULES:
@@ -173,14 +206,35 @@ def claims(path: Path = DATA / "claims.yaml") -> dict[str, Any]:
     return dict(_without_lines(data))
 
 
+def _positive(place: str, holder: dict[str, Any], key: str) -> None:
+    value = holder.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{place} needs {key} as a positive number, got {value!r}; the name carries its unit.")
+
+
+def _loaded(path: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> dict[str, Any]:
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    except yaml.YAMLError as why:
+        mark = getattr(why, "problem_mark", None)
+        place = f"{path.name}:{mark.line + 1}" if mark else path.name
+        raise ConfigError(f"{place}: this is no YAML ({getattr(why, 'problem', None) or why}); mend the line.") from why
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path.name}: the file must hold a mapping at its top; restore it.")
+    return data
+
+
 @lru_cache(maxsize=8)
 def _yaml(path: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return _loaded(path)
 
 
-def _section(path: Path, section: str | None, name: str, kind: str) -> dict[str, Any]:
+def _section(path: Path, section: str | None, name: str, kind: str, fields: tuple[str, ...]) -> dict[str, Any]:
     data = _yaml(path)
     entry = dict(_pick(data if section is None else data[section], name, kind, path))
+    for field in fields:
+        if entry.get(field) is None:
+            raise ConfigError(f"{path.name}: {kind} '{name}' has no {field}; add it, from the same source.")
     if not entry.get("source"):
         raise ConfigError(f"{path.name}: {kind} '{name}' has no source; add where its figures come from.")
     return entry
@@ -188,14 +242,14 @@ def _section(path: Path, section: str | None, name: str, kind: str) -> dict[str,
 
 def model_entry(name: str, path: Path = DATA / "models.yaml") -> dict[str, Any]:
     """Shape of a model from data/models.yaml."""
-    return _section(path, None, name, "model")
+    return _section(path, None, name, "model", MODEL_FIELDS)
 
 
 def gpu_entry(name: str, path: Path = DATA / "hardware.yaml") -> dict[str, Any]:
     """Specification of a GPU from data/hardware.yaml: bytes, bytes/s, FLOP/s, W."""
-    return _section(path, "gpus", name, "GPU")
+    return _section(path, "gpus", name, "GPU", GPU_FIELDS)
 
 
 def precision_entry(name: str, path: Path = DATA / "hardware.yaml") -> dict[str, Any]:
     """Bytes per weight, per KV element and per head weight of a number format, and which peak multiplies it."""
-    return _section(path, "precisions", name, "precision")
+    return _section(path, "precisions", name, "precision", PRECISION_FIELDS)

@@ -69,9 +69,12 @@ def rule_itl(case: Case) -> Finding:
             )
         )
     if min(implied[load]) >= limit:
+        # The row does not say at which load its throughput was read, so it contradicts nothing by itself.
+        most = max(arithmetic.concurrency_at_itl(limit, row["output_tok_s"], n, row["ttft_p95_ms"]) for n in lengths)
         return (
-            CONTRADICTED,
-            f"its own throughput implies at least {min(implied[load]):.1f} ms at {load:g} requests.",
+            DEPENDS,
+            f"it holds only if {row['output_tok_s']:,.0f} tok/s was read below {most:.0f} requests at once; read at "
+            f"{load:g}, it implies at least {min(implied[load]):.1f} ms.",
             evidence,
         )
     if max(implied[row["max_concurrent"]]) < limit:

@@ -5,7 +5,7 @@ testable here".
 """
 
 from lib.analyse import arithmetic
-from lib.analyse.cases import Case, Finding, by_share, factor, measured_verdict, near
+from lib.analyse.cases import Case, Finding, by_share, factor, measured_verdict, near, same_work_ratios
 from lib.analyse.evidence import CONTRADICTED, DEPENDS, IMPLAUSIBLE, Evidence
 
 
@@ -71,15 +71,7 @@ def rule_one_workload(case: Case) -> Finding:
 
 
 def _pairs(case: Case, key: str) -> list[float]:
-    """Ratio row / other of `key` in every reading that both rows have."""
-    others: dict[tuple[str, str], list[float]] = {}
-    for reading in case.readings(case.claim["other"]):
-        others.setdefault((reading["workload"], reading["reading"]), []).append(reading[key])
-    return [
-        reading[key] / other
-        for reading in case.readings()
-        for other in others.get((reading["workload"], reading["reading"]), [])
-    ]
+    return same_work_ratios(case.world.readings, case.row["id"], case.claim["other"], key)
 
 
 def rule_order(case: Case) -> Finding:

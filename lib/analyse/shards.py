@@ -7,16 +7,20 @@ Rule: measured and predicted values stand in columns of their own; torch's kerne
 check, not a correction.
 """
 
+import json
+import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from lib.errors import RecordError
-from lib.paths import DATA
+from lib.errors import RecordError, tell
+from lib.paths import DATA, RECORDS
 
 LAYERS = 80
+OTHER_FORM = re.compile(r"PCIe|NVL|GH200", re.IGNORECASE)
 CALLS = {"norm": 2}  # calls of an operator in a layer, where not one
 PREDICTED_ONLY = ("all-reduce", "head")
 POINT = ["precision", "phase", "batch", "context"]
@@ -28,16 +32,25 @@ def operator_times(path: Path = DATA / "operator_times.csv") -> pd.DataFrame:
     return pd.read_csv(path)
 
 
+def is_gpu(device: str, gpu: str) -> bool:
+    """Whether a device name as the driver gives it is a GPU of data/hardware.yaml, all of which are SXM modules.
+
+    The chip's name must stand alone (a GH200 is no H200), and PCIe and NVL cards, which are slower, are none.
+    """
+    chip = gpu.split("-")[0]
+    return bool(re.search(rf"\b{chip}\b", device, re.IGNORECASE)) and not OTHER_FORM.search(device)
+
+
 def gpu_of(device: str, known: list[str]) -> str:
     """Entry of data/hardware.yaml for a device name as the driver gives it; RecordError if there are no
     predictions for it.
     """
     for gpu in known:
-        if gpu.split("-")[0].lower() in device.lower():
+        if is_gpu(device, gpu):
             return gpu
     raise RecordError(
         f"the shard record is of '{device}', for which there are no operator times; there are some "
-        f"for {', '.join(known)}."
+        f"for {', '.join(known)}. PCIe and NVL cards and GH200 have other clocks and memory and are none of these."
     )
 
 
@@ -78,3 +91,38 @@ def by_step(operators: pd.DataFrame) -> pd.DataFrame:
             | {"measured_ms": total, "predicted_ms": predicted, "ratio": total / predicted}
         )
     return pd.DataFrame(rows)
+
+
+def compare(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Hold the shard record in a file against the committed predictions: (`by_operator`, `by_step`).
+
+    RecordError for a file that is missing or no shard record, and for a GPU without predictions.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        operators = by_operator(record, operator_times())
+    except (OSError, ValueError, KeyError, TypeError) as why:
+        raise RecordError(
+            f"{path} is no shard record ({why!r}); `make shard-probe` writes one into records/shard on a "
+            "machine with a GPU."
+        ) from why
+    return operators, by_step(operators)
+
+
+def every(folder: Path = RECORDS / "shard") -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
+    """Return `compare` of each record of the shard probe, by file name; empty where none was taken."""
+    return {path.name: compare(path) for path in sorted(folder.glob("*.json"))}
+
+
+def main() -> None:
+    """Print the comparison of the records named, or of all in records/shard."""
+    found = {path: compare(Path(path)) for path in sys.argv[1:]} or every()
+    if not found:
+        raise RecordError("records/shard holds no record; `make shard-probe` writes one on a machine with a GPU.")
+    for name, (operators, steps) in found.items():
+        print(f"{name}: measured (kernels, one GPU, no all-reduce) against predicted, ms")
+        print(operators.to_string(index=False), steps.to_string(index=False), sep="\n\n")
+
+
+if __name__ == "__main__":
+    tell(main)

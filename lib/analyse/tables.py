@@ -14,15 +14,25 @@ from typing import Any
 import pandas as pd
 
 from lib import config, paths, records
-from lib.analyse import assemble, bounds, floor, frames, h100, ladder, levels, warnings
+from lib.analyse import (
+    assemble,
+    bounds,
+    calibration,
+    facts,
+    floor,
+    frames,
+    h100,
+    ladder,
+    levels,
+    published,
+    warnings,
+    world,
+)
 from lib.analyse.collect import Measured, Missing, collect
 from lib.analyse.timeline import Agreement, batch_over_time, requests, timeline, ttft_samples
 from lib.errors import RecordError
 
 __all__ = ["Agreement", "batch_over_time", "build", "for_profile", "requests", "show", "timeline", "ttft_samples"]
-
-NOT_CALIBRATED = {"value": None, "reason": "the client's own error is not measured yet; `make calibrate` does it"}
-
 
 # What a reader sees of a table in a notebook; the file has every column.
 SEEN = {
@@ -49,11 +59,14 @@ class Judged:
 def for_profile(profile: str, depth: str = "default") -> dict[str, Any]:
     """Make the tables and facts of a profile where they belong; see `build`."""
     study = config.load_study(profile, depth)
-    return build(study, paths.RECORDS / study.name, paths.tables(study.name))
+    found = calibration.read(paths.RECORDS / calibration.FILE)
+    return build(study, paths.RECORDS / study.name, paths.tables(study.name), calibrated=found)
 
 
 def show(table: str, profile: str, depth: str = "default") -> pd.DataFrame:
     """Return the main columns of a table on disk: takings, levels, headline or comparisons.
+
+    A percentile that its sample does not support reads "unsupported"; the file keeps the value with its reason.
 
     Raises
     ------
@@ -62,7 +75,11 @@ def show(table: str, profile: str, depth: str = "default") -> pd.DataFrame:
     path = paths.tables(paths.study_name(profile, depth)) / f"{table}.csv"
     if not path.exists():
         raise RecordError(f"There is no table {path.name} in {path.parent}; `make report` makes it.")
-    return pd.read_csv(path)[SEEN[table].split()]
+    frame = pd.read_csv(path)
+    for column in SEEN[table].split():
+        if (why := f"{column}_reason") in frame and (few := frame[why].map(facts.unsupported)).any():
+            frame[column] = frame[column].astype(object).mask(few, "unsupported")
+    return frame[SEEN[table].split()]
 
 
 def build(
@@ -70,7 +87,7 @@ def build(
     folder: Path,
     out: Path,
     *,
-    calibration: Mapping[str, Any] | None = None,
+    calibrated: Mapping[str, Any] | None = None,
     about_h100: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Make a study's tables and facts.
@@ -80,8 +97,9 @@ def build(
     study : the profile as it stands.
     folder : records/<study>.
     out : report/tables/<study>; made if needed.
-    calibration : facts about the client's own error; without them the facts say that they are missing.
-    about_h100 : facts about the article's hardware, by default those of `h100.h100_facts`.
+    calibrated : what `make calibrate` left; without it the facts say that the client's own error is unknown.
+    about_h100 : facts about the article's hardware, by default those of `h100.h100_facts` with this study's records
+        of the article's own configuration.
 
     Returns
     -------
@@ -108,22 +126,34 @@ def build(
     noise = floor.noise_floor(study.noise_floor_pair, ladders)
     compared = floor.compare_all(ladders, noise)
     doubts = warnings.of_study(found) + [doubt for j in judged for doubt in j.doubts]
-    facts = _facts(study, judged, noise, compared) | {
+    written = _facts(study, judged, noise, compared) | {
         "host": assemble.host_facts(host, assemble.mark_of(study)),
         "warnings": [vars(doubt) for doubt in doubts],
         "missing": [vars(m) for m in sorted(missing, key=lambda m: (m.launch, m.status))],
-        "calibration": NOT_CALIBRATED if calibration is None else dict(calibration),
-        "h100": h100.h100_facts() if about_h100 is None else dict(about_h100),
+        "calibration": calibration.facts(calibrated, judged[0].one.meta["machine"]),
     }
+    written["h100"] = h100.h100_facts(of_article(written)) if about_h100 is None else dict(about_h100)
     shown = [(j.one, level) for j in kept for level in j.levels]
     _write(out / "takings.csv", frames.takings(shown))
     _write(out / "levels.csv", frames.levels(shown, doubts))
-    _write(out / "headline.csv", frames.headline(facts["headline"]))
+    _write(out / "headline.csv", frames.headline(written["headline"]))
     columns = [field.name for field in fields(floor.Compared)]
     _write(out / "comparisons.csv", pd.DataFrame([vars(c) for c in compared], columns=columns))
-    text = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(written, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     records.write_whole(out / "facts.json", (text + "\n").encode())
-    return facts
+    return written
+
+
+def of_article(facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Pick a study's records of the article's configuration, none on any other machine; `facts` as `build` gives."""
+    study = facts["study"]
+    return world.measured_from(
+        facts["launches"],
+        published.claims(),
+        gpus=facts["machine"]["gpus"],
+        model=study["model"]["name"],
+        workload=study["headline_workload"],
+    )
 
 
 def _judge(one: Measured, study: config.Study, host: bounds.Host) -> Judged:

@@ -23,6 +23,7 @@ PREFIX_HITS = 0.01  # more than chance: prompts that should be distinct share bl
 TOKENS_PER_EVENT = 1.1  # above it the gaps between events are not those between tokens
 SHARED_READS = 0.05  # of token events; what comes in one read has one stamp, the gaps within it read 0
 GAUGE_DISTANCE = 0.10  # mean distance of the running gauge from the rebuilt batch, over requests in flight
+HALF = 5  # requests in each half of a taking: with fewer one slow request makes a drift
 GAUGE_SAMPLES = 5  # with fewer a single late sample decides
 
 Check = tuple[bool, str, str]  # whether it holds, what is doubtful, what to do
@@ -88,14 +89,14 @@ def of_study(launches: Sequence[Measured]) -> list[Doubt]:
 def drift(level: Level, metric: str) -> float:
     """Change of a metric's median from the first half of a taking to the second, as a share; the median over takings.
 
-    Halves are by the time sent. NaN without values.
+    Halves are by the time sent; a taking with fewer than `HALF` values in one says nothing. NaN without values.
     """
     changes = []
     for taking in level.takings:
         rows = np.flatnonzero(taking.counted)
         rows = rows[np.argsort(taking.columns["sent_ns"][rows], kind="stable")]
         first, second = (stats.finite(taking.every(metric)[half]) for half in np.array_split(rows, 2))
-        if len(first) and len(second):
+        if min(len(first), len(second)) >= HALF:
             changes.append(np.median(second) / np.median(first) - 1)
     return float(np.median(changes)) if changes else float("nan")
 

@@ -13,12 +13,17 @@ import pandas as pd
 
 from lib.analyse import capacity, physics, published
 from lib.analyse.evidence import World
+from lib.analyse.h100_records import measured_from as measured_from
+from lib.analyse.h100_records import without
 from lib.analyse.predict import LAYOUTS, WORKLOADS, meta, records
 
-CONTENDERS = {
-    "vllm-fp16": ("vllm-bf16",),
-    "vllm-awq": ("vllm-int4-transferred", "vllm-int4-scaled"),
-    "trtllm-fp8": ("tensorrt_llm-fp8",),
+CONTENDERS = {  # by engine and precision of a row
+    ("vllm", "fp16"): ("vllm-bf16",),
+    ("vllm", "fp8"): ("vllm-fp8",),
+    ("vllm", "int4"): ("vllm-int4-transferred", "vllm-int4-scaled"),
+    ("tensorrt_llm", "fp16"): ("tensorrt_llm-bf16",),
+    ("tensorrt_llm", "fp8"): ("tensorrt_llm-fp8",),
+    ("tensorrt_llm", "int4"): (),
 }
 SINGLE = [workload for workload in WORKLOADS if workload.turns == 1]
 
@@ -30,12 +35,12 @@ def bound_of(precision: str, layout: str, model: str, gpu: str) -> tuple[physics
 
 
 def bound_rows(claims: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One dict per row of the article's table and workload, at TP8: TTFT and decode step (ms), throughput (tok/s),
-    sessions that fit.
+    """One dict per row of the article's table and workload, each limit in the layout that allows most: TTFT and
+    decode step (ms), throughput (tok/s), sessions that fit.
     """
     article, rows = claims["article"], []
     for row in claims["rows"]:
-        limit, _ = bound_of(row["precision"], "TP8", article["model"], article["gpu"])
+        limit = physics.node(article["model"], article["gpu"], article["gpus"], row["precision"])
         for w in SINGLE:
             rows.append(
                 {
@@ -59,10 +64,13 @@ def readings(claims: Mapping[str, Any], predictions: pd.DataFrame) -> list[dict[
     plain = predictions[(predictions["workload"].isin([w.name for w in SINGLE])) & (predictions["reason"] == "")]
     found = []
     for start, column in (("steady", "ttft_p95_s"), ("with start burst", "ttft_p95_burst_s")):
-        capacities = capacity.under_sla(plain, sla["ttft_ms"] / 1e3, sla["inter_token_latency_ms"] / 1e3, ttft=column)
+        capacities = capacity.under_sla(
+            plain, sla["ttft_ms"] / 1e3, sla["inter_token_latency_ms"] / 1e3, ttft=f"{column}_high"
+        )
         by = capacities.set_index(["config", "layout", "policy", "workload"])["capacity"]
         for row in claims["rows"]:
-            here = plain[plain["config"].isin(CONTENDERS[row["id"]]) & (plain["concurrency"] == row["max_concurrent"])]
+            configs = CONTENDERS[row["engine"], row["precision"]]
+            here = plain[plain["config"].isin(configs) & (plain["concurrency"] == row["max_concurrent"])]
             for p in filter(_holds, records(here)):
                 found.append(
                     {
@@ -102,7 +110,7 @@ def published_ratios(references: Iterable[Mapping[str, Any]]) -> list[dict[str, 
                 "osl": one["osl"],
                 "load": one["load"],
                 "what": f"{one['engine']} {one['engine_version']} {one['precision']} / "
-                "{two['engine']} {two['engine_version']} {two['precision']}",
+                f"{two['engine']} {two['engine_version']} {two['precision']}",
                 "source": one["source"] if one["source"] == two["source"] else f"{one['source']}; {two['source']}",
             }
         )
@@ -149,23 +157,24 @@ def set_aside(
 ) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
     """(measurements that the bounds allow, one sentence per measurement set aside).
 
-    A measurement that names its `workload` is held against that workload's bound, one that does not against the most
-    generous.
+    A measurement that names a `workload` of the predictions is held against that workload's bound, any other against
+    the most generous. It counts as beyond only with its whole interval. What rests on a launch set aside goes with it.
     """
-    kept, findings = dict(measured), []
+    kept: dict[str, Mapping[str, Any]] = dict(measured)
+    findings = []
     for row in {b["row"] for b in bounds}:
         found = measured.get(row, {})
-        limits = [b for b in bounds if b["row"] == row and found.get("workload", b["workload"]) == b["workload"]]
-        if not limits:
-            continue
+        of_row = [b for b in bounds if b["row"] == row]
+        limits = [b for b in of_row if b["workload"] == found.get("workload")] or of_row
         most, least = max(b["output_tok_s"] for b in limits), min(b["ttft_ms"] for b in limits)
-        if found.get("output_tok_s", 0) > most or found.get("ttft_p95_ms", least) < least:
+        least_tok_s = found.get("output_tok_s_low", found.get("output_tok_s", 0))
+        if least_tok_s > most or found.get("ttft_p95_ms_high", found.get("ttft_p95_ms", least)) < least:
             findings.append(
                 f"{row}: measured {found.get('output_tok_s')} tok/s and TTFT "
                 f"{found.get('ttft_p95_ms')} ms, beyond the bound of {most:.0f} tok/s "
                 f"and {least:.1f} ms; set aside."
             )
-            kept.pop(row)
+            kept = without(kept, row)
     return kept, findings
 
 

@@ -1,0 +1,127 @@
+"""Records of the article's own node reach verdicts, factorial and facts; records of anything else do not."""
+
+import json
+
+import pytest
+
+from lib.analyse import h100, h100_tables, published, world
+
+DATA = published.claims()
+MODEL, H100S = DATA["article"]["model"], ["NVIDIA H100 80GB HBM3"] * 8
+
+
+def number(value, low=None, high=None, reason=None, mark="measured"):
+    return {"value": value, "low": low, "high": high, "reason": reason, "mark": mark, "source": "r"}
+
+
+def level(load, tok_s, ttft=100.0, reason=None, mark="measured", workload="headline"):
+    return {
+        "kind": "closed",
+        "workload": workload,
+        "load": number(load, mark="assumed"),
+        "ttft_p95": number(ttft, None if reason else 0.9 * ttft, None if reason else 1.1 * ttft, reason),
+        "tpot_p95": number(20.0, 19.0, 21.0),
+        "output_tok_s": number(tok_s, 0.9 * tok_s, 1.1 * tok_s, mark=mark),
+        "requests_s": number(tok_s / 128),
+    }
+
+
+def launch(engine, precision, *levels, capacity=None):
+    return {
+        "engine": engine,
+        "precision": precision,
+        "source": f"records/{engine}-{precision}.parquet",
+        "versions": {engine: "1"},
+        "levels": {f"closed-{one['load']['value']}": one for one in levels},
+        "capacity": number(capacity, reason=None if capacity else "none shown"),
+    }
+
+
+LAUNCHES = {
+    "a": launch("vllm", "bf16", level(64, 2000), level(128, 2500), capacity=64),
+    "b": launch("vllm", "fp8", level(64, 2200)),
+    "c": launch("tensorrt_llm", "fp8", level(64, 2420), level(128, 3850, ttft=112)),
+}
+
+
+def measured(launches=None, gpus=None, model=MODEL, workload="headline"):
+    given = LAUNCHES if launches is None else launches
+    return world.measured_from(given, DATA, gpus=H100S if gpus is None else gpus, model=model, workload=workload)
+
+
+def test_only_the_articles_own_node_counts():
+    assert measured()
+    assert not measured(gpus=[])
+    assert not measured(gpus=H100S[:4])
+    assert not measured(gpus=["NVIDIA H100 PCIe"] * 8)
+    assert not measured(model="other/model")
+    assert measured(gpus=[{"name": name} for name in H100S]) == measured()
+
+
+def test_a_row_is_read_at_its_stated_load_or_the_next_below():
+    found = measured()
+    assert (found["vllm-fp16"]["load"], found["vllm-fp16"]["output_tok_s"]) == (64, 2000)
+    assert (found["trtllm-fp8"]["load"], found["trtllm-fp8"]["ttft_p95_ms"]) == (128, 112)
+    assert "vllm-awq" not in found
+    assert found["vllm-fp16"]["capacity"] == 64 and found["vllm-fp16"]["output_tok_s_at_capacity"] == 2000
+
+
+def test_what_rests_on_too_little_is_left_out():
+    thin = measured({"a": launch("vllm", "fp16", level(64, 2000, reason="p95 needs 72 requests, there are 11"))})
+    assert "ttft_p95_ms" not in thin["vllm-fp16"] and thin["vllm-fp16"]["output_tok_s"] == 2000
+    assert not measured({"a": launch("vllm", "fp16", level(64, 2000, mark="rehearsed"))})
+    assert not measured(workload="other")
+
+
+def test_contrasts_differ_in_one_thing_only():
+    rows = {row["contrast"]: row for row in measured()["contrasts"]["rows"]}
+    assert set(rows) == {"TensorRT-LLM / vLLM, fp8", "FP8 / 16 bit, vllm"}
+    engine = rows["TensorRT-LLM / vLLM, fp8"]
+    assert engine["value"] == pytest.approx(1.1)  # both have 64 requests at once, only one has 128
+    assert engine["low"] == pytest.approx(1.1 * 0.9 / 1.1) and engine["high"] == pytest.approx(1.1 * 1.1 / 0.9)
+    assert measured()["engine_effect"] == {"low": engine["low"], "high": engine["high"]}
+    table = h100_tables.factorial_table(measured())
+    assert set(table.loc[table["kind"] == "measured", "contrast"]) == set(rows)
+
+
+def test_a_launch_beyond_its_bound_takes_its_contrasts_with_it():
+    odd = LAUNCHES | {"c": launch("tensorrt_llm", "fp8", level(64, 1e6), level(128, 1e6))}
+    kept, findings = world.set_aside(measured(odd), world.bound_rows(DATA))
+    assert len(findings) == 1 and "trtllm-fp8" not in kept and "engine_effect" not in kept
+    assert [row["contrast"] for row in kept["contrasts"]["rows"]] == ["FP8 / 16 bit, vllm"]
+    wide = {"trtllm-fp8": {"output_tok_s": 1e6, "output_tok_s_low": 1000.0, "workload": "unknown"}}
+    assert world.set_aside(wide, world.bound_rows(DATA)) == (wide, [])  # the interval reaches below the bound
+
+
+def test_a_record_reaches_every_fact():
+    without, facts = h100.h100_facts(), h100.h100_facts(measured())
+    assert (without["measured_rows"], facts["measured_rows"]) == (0, 2)
+    assert not without["measured"] and facts["measured"]["trtllm_fp8"]["output_tok_s"]["mark"] == "measured"
+    verdicts = {one["claim"]: one["verdict"] for one in facts["ledger"]}
+    assert verdicts["row-trtllm-fp8"] == "reproduced" and verdicts["row-vllm-fp16"] == "contradicted"
+    assert verdicts["choice-trtllm"] == "depends on unstated settings"  # the interval holds 1
+    assert facts["counts"]["reproduced"] == facts["verdicts"]["reproduced"]["value"] > 0
+    assert "vllm_fp16_record" in facts["fleet"]
+    assert [one["claim"] for one in facts["ledger"]] == [claim["id"] for claim in DATA["claims"]]
+    json.dumps(facts, allow_nan=False)
+
+
+def test_evidence_keeps_its_kind_and_side():
+    ledger = {one["claim"]: one for one in h100.h100_facts(measured())["ledger"]}
+    assert [e["number"]["mark"] for e in ledger["row-trtllm-fp8"]["evidence"]["measured"]["for"]] == ["measured"]
+    assert not ledger["row-trtllm-fp8"]["evidence"]["measured"]["against"]
+    assert ledger["paged"]["evidence"]["published"]["for"][0]["number"] is None
+
+
+def test_numbers_at_assumed_lengths_and_prices_are_assumed():
+    facts = h100.h100_facts()
+    row = facts["rows"]["vllm_fp16"]
+    assert row["implied_itl_at_256"]["mark"] == "assumed" and row["output_tok_s"]["mark"] == "published"
+    assert facts["capacity"]["vllm_bf16"]["tp8"]["headline"]["usd_per_million"]["mark"] == "assumed"
+
+
+def test_published_ratio_is_said_to_lie_in_the_range_of_the_same_work():
+    facts = h100.h100_facts()
+    ledger = {one["claim"]: one["reason"] for one in facts["ledger"]}
+    span = f"span {facts['ratio']['low']['value']:.2f} to {facts['ratio']['high']['value']:.2f}"
+    assert span in ledger["ratio"]
