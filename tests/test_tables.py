@@ -7,8 +7,8 @@ import shutil
 import pandas as pd
 import pytest
 
-from lib import paths
-from lib.analyse import tables
+from lib import paths, records
+from lib.analyse import frames, tables, takings
 from lib.analyse.facts import number, weakest
 from lib.errors import RecordError
 from tests import synthetic
@@ -161,12 +161,41 @@ def test_a_clear_difference_below_the_floor_is_not_distinguishable(tmp_path):
                synthetic.Server(name="vllm-int8", tpot_ms=10.3, **steady))
     synthetic.write_study(tmp_path, study, servers)
     found = {c["metric"]: c for c in build(study, tmp_path, tmp_path / "out")["comparisons"]}
-    assert found["tpot_p50_s"]["p_holm"] < 0.01 and found["tpot_p50_s"]["verdict"] == "not distinguishable"
+    same = found["tpot_p50_s"]
+    assert same["p_holm"]["value"] < 0.01 and (same["verdict"], same["why"]) == ("not distinguishable", "floor")
 
 
 def test_an_absent_launch_is_named_with_its_reason(made):
     (missing,) = made[2]["missing"]
     assert missing == {"launch": "vllm-int4", "status": "absent", "reason": "This computer has no AVX-512."}
+
+
+def test_where_every_launch_is_set_aside_the_tables_have_columns_and_no_row(small):
+    study, folder, out = small
+    probe = {"bandwidth_bytes_s": 1e8, "flop_s": {"float32": 1e8, "int8": 1e8}, "seconds": 2.0}
+    for name in ("vllm-bf16", "vllm-int8"):
+        synthetic.write_launch(folder, study, synthetic.Server(name=name, extra={"host_probe": probe}))
+    facts = build(study, folder, out)
+    assert not facts["launches"] and set(facts["set_aside"]) == {"vllm-bf16", "vllm-int8"}
+    for name, columns in (("takings", frames.TAKINGS), ("levels", frames.LEVELS), ("headline", frames.HEADLINE)):
+        assert pd.read_csv(out / f"{name}.csv").columns.tolist() == list(columns)
+
+
+def test_a_frame_has_the_columns_it_names_and_no_other(made):
+    _, out, facts = made
+    row = facts["headline"][0]
+    named = {name.removesuffix("_reason") for name in frames.HEADLINE}
+    assert set(row) <= named and len(pd.read_csv(out / "headline.csv")["launch"].dropna()) == 4
+    summary = takings.summary(takings.of_record(records.read(made[0] / "vllm-bf16.parquet"))[0], STUDY.sla)
+    assert set(summary) <= set(frames.TAKINGS) and set(frames.TAKINGS) - set(summary) == {"engine", "precision"}
+
+
+def test_an_unsupported_percentile_is_called_so_in_a_notebook(small, monkeypatch):
+    study, folder, out = small
+    build(study, folder, out)
+    monkeypatch.setattr(paths, "tables", lambda name: out)
+    row = tables.show("levels", "synthetic").iloc[0]
+    assert row["ttft_p95_s"] == "unsupported" and float(row["ttft_p50_s"]) > 0
 
 
 def test_one_damaged_record_does_not_sink_the_others(small):
@@ -289,8 +318,7 @@ def test_nothing_measured_is_one_paragraph(tmp_path):
 def test_facts_from_elsewhere_have_their_places(small):
     study, folder, out = small
     assert "make calibrate" in build(study, folder, out)["calibration"]["reason"]
-    facts = tables.build(study, folder, out, calibration={"level": "closed-2"})
-    assert facts["calibration"] == {"level": "closed-2"} and facts["h100"]["sla"]["ttft"]["value"] == 180
+    assert tables.build(study, folder, out)["h100"]["sla"]["ttft"]["value"] == 180
 
 
 def test_a_number_needs_a_mark_and_a_missing_one_a_reason():

@@ -6,7 +6,6 @@ never markup of HTML or Markdown. The page is one file that loads nothing: its c
 scripts and every request. Markdown is read by mistune, which nbconvert brings anyway; mathematics becomes MathML.
 """
 
-import csv
 import json
 import re
 import sys
@@ -22,10 +21,12 @@ from markupsafe import Markup, escape
 
 from lib import paths, records
 from lib.errors import NoValue, RecordError, tell
-from lib.show import numbers, pictures, style, verdict
+from lib.show import datatables, numbers, pictures, plots_h100, style, verdict
 
 ACTIVE = re.compile(r"[\\`*_{}\[\]()#+\-!|~$^:<>&\"'=]")  # what Markdown, mathematics or HTML would read
+COMMAND = re.compile(r"&#96;(make [a-z]+)&#96;")  # the study's own commands in reasons, already made harmless
 HELD = re.compile(r"<!--held (\d+)-->")
+CORES_APART = 4  # from here on the client has cores of its own
 REFERENCE = re.compile(r"<!--figure ([\w-]+)-->")
 
 
@@ -59,10 +60,18 @@ def render(facts: Mapping[str, Any], figures: Path, tables: Path, out: Path) -> 
     NoValue : a fact that the prose needs and that is not there, by its full name.
     RecordError : a figure or table that is not there, or a page that cannot be written.
     """
-    page, shown, world = Page(figures, tables), pathed(facts), templates()
+    kind = "measured" if facts["study"]["kind"] == "measured" else "rehearsed"
+    page, shown, world = Page(figures, tables, kind), pathed(facts), templates()
     places = {"figure": page.figure, "see": page.see, "html": page.hold, "table": page.table}
     try:
-        prose = world.get_template("article.md").render(**shown, **places, facts=shown, answer=verdict.judge(shown))
+        told = {
+            "answer": verdict.judge(shown),
+            "kind_of_study": kind,
+            "of_article": shown["h100"].get("measured_rows", 0),
+            "taken": sorted({launch["started_utc"][:10] for launch in shown["launches"].values()}),
+            "cores_apart": CORES_APART,
+        }
+        prose = world.get_template("article.md").render(**shown, **places, **told, facts=shown)
         body, contents = page.compose(prose)
         html = world.get_template("page.html.j2").render(
             title=shown["study"]["title"],
@@ -76,7 +85,7 @@ def render(facts: Mapping[str, Any], figures: Path, tables: Path, out: Path) -> 
         name = error.message if isinstance(error, jinja2.UndefinedError) else error.args[0]
         raise NoValue(
             f"report/article.md needs the fact {name!r}, which facts.json does not have. "
-            f"Run `make article`, which makes it, or take the sentence out of the article."
+            f"Run `make report`, which makes it, or take the sentence out of the article."
         ) from error
     records.write_whole(out, html.encode())
     return out
@@ -101,7 +110,11 @@ def templates() -> jinja2.Environment:
         "digits": numbers.digits,
         "load": load,
         "configured": configured,
+        "fleet_name": fleet_name,
+        "rounded": numbers.rounded,
+        "metric": datatables.metric,
         "contenders": lambda rows: style.contenders([(r["engine"], r["precision"]) for r in rows]),
+        "contrast": plots_h100.contrast,
         "contender": lambda row: style.contender(row["engine"], row["precision"]),
         "percent": lambda share: f"{numbers.digits(100 * share)}\u00a0%",
         "gigabytes": lambda n: f"{n / 1e9:.0f}\u00a0GB",
@@ -138,13 +151,13 @@ def as_text(value: Any) -> Any:
         return Markup(value.__html__())
     if isinstance(value, Mapping):
         raise NoValue(f"{value!r} stands in the article without a filter; write `| number` behind it.")
-    return Markup(ACTIVE.sub(lambda m: f"&#{ord(m[0])};", str(value)))
+    return Markup(COMMAND.sub(r"<code>\1</code>", ACTIVE.sub(lambda m: f"&#{ord(m[0])};", str(value))))
 
 
 def load(level: str) -> str:
     """Put a level in words: closed-8 -> 8 at once, poisson-1.5 -> 1.5 requests a second."""
     kind, _, size = level.partition("-")
-    return f"{size} at once" if kind == "closed" else f"{size} requests a second"
+    return f"{size} at once" if kind == "closed" else f"{size} request{'s' if size != '1' else ''} a second"
 
 
 def configured(key: str) -> str:
@@ -156,11 +169,16 @@ def configured(key: str) -> str:
     return f"{style.contender(name, precision)}{f' ({recipe})' if recipe else ''}"
 
 
+def fleet_name(key: str) -> str:
+    """Put a row of the fleet in words: a predicted contender, or a record of this study."""
+    return f"{key.removesuffix('_record').replace('_', ' ')}, record" if key.endswith("_record") else configured(key)
+
+
 class Page:
     """One rendering: what was put aside for Markdown not to touch, and the figures in their order."""
 
-    def __init__(self, figures: Path, tables: Path) -> None:
-        self.figures, self.tables = figures, tables
+    def __init__(self, figures: Path, tables: Path, kind: str) -> None:
+        self.figures, self.tables, self.kind = figures, tables, kind
         self.held: list[str] = []
         self.order: list[str] = []
 
@@ -190,28 +208,7 @@ class Page:
 
     def table(self, name: str, columns: tuple[str, ...] = ()) -> Markup:
         """Place a CSV table, folded away: the data beside a figure."""
-        path = self.tables / name
-        try:
-            with path.open(newline="") as file:
-                rows = list(csv.DictReader(file))
-        except FileNotFoundError as error:
-            raise RecordError(
-                f"The article shows table {name}, but {path} does not exist. Run `make article`."
-            ) from error
-        kept = columns or tuple(rows[0] if rows else ())
-        absent = [column for column in kept if rows and column not in rows[0]]
-        if absent:
-            raise NoValue(
-                f"The article shows column {', '.join(absent)} of {name}, which it does not have: {', '.join(rows[0])}."
-            )
-        head = Markup("").join(Markup('<th scope="col">{}</th>').format(column) for column in kept)
-        body = Markup("").join(
-            Markup("<tr>{}</tr>").format(Markup("").join(_datum(row[column]) for column in kept)) for row in rows
-        )
-        return Markup(
-            '<details><summary>Data: {}</summary><div class="wide" tabindex="0" role="group" aria-label="Table {}">'
-            "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div></details>"
-        ).format(name, name, head, body)
+        return datatables.folded(self.tables / name, columns, self.kind)
 
     def compose(self, prose: str) -> tuple[str, list[tuple[str, str]]]:
         """Turn Markdown into HTML and put back what was held. Returns the body and its contents: (anchor, heading)."""
@@ -261,13 +258,6 @@ def _inline(text: str) -> str:
     return str(mistune.create_markdown(escape=False)(text.strip())).strip().removeprefix("<p>").removesuffix("</p>")
 
 
-def _datum(value: str) -> Markup:
-    try:
-        return Markup('<td class="num">{}</td>').format(numbers.digits(float(value)))
-    except ValueError:
-        return Markup("<td>{}</td>").format(value or "–")
-
-
 def main() -> int:
     """Render the article of a study: `python -m lib.show.article PROFILE [DEPTH]`."""
     study = paths.study_name(*sys.argv[1:3])
@@ -275,7 +265,7 @@ def main() -> int:
     if not facts.exists():
         raise RecordError(
             f"Study {study!r} has no facts: {facts} does not exist. "
-            f"Run `make article PROFILE=...`, which makes them first."
+            f"Run `make report PROFILE=...`, which makes them first."
         )
     render(
         json.loads(facts.read_text()), paths.figures(study), paths.tables(study), paths.REPORT / study / "index.html"

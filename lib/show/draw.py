@@ -103,6 +103,8 @@ def legend(fig: Figure, pairs: Sequence[tuple[str, str]], of_kind: str = "measur
     handles = [
         Line2D([], [], label=style.contender(e, p), **style.look(e, p, of_kind)) for e, p in dict.fromkeys(pairs)
     ]
+    if not handles:
+        return
     fig.legend(handles=handles, loc="outside lower left", ncols=-(-len(handles) // -(-len(handles) // columns)))
 
 
@@ -118,6 +120,17 @@ def nothing(ax: Axes, reason: str) -> None:
         color=style.MUTED,
         fontsize=8.5,
     )
-    ax.set_xticks([])
-    ax.set_yticks([])
+    # Ticks that panels share are the others' too.
+    if len(ax.get_shared_x_axes().get_siblings(ax)) == 1:
+        ax.set_xticks([])
+    ax.tick_params(labelleft=False)
+    if len(ax.get_shared_y_axes().get_siblings(ax)) == 1:
+        ax.set_yticks([])
     ax.grid(False)
+
+
+def empty(reason: str) -> Axes:
+    """Draw the picture of a figure that has nothing to show, with the reason as its finding."""
+    _, ax = style.grid(height=1.6)
+    nothing(ax, f"{reason}.")
+    return style.finding(ax, reason, "An empty picture, since there is nothing to show.")

@@ -15,10 +15,11 @@ from typing import Any
 import pandas as pd
 
 from lib import config, paths, records
-from lib.analyse import h100_tables, published
+from lib.analyse import h100_tables, published, tables
 from lib.analyse.timeline import batch_over_time, timeline, ttft_samples
 from lib.errors import ConfigError, NoValue, RecordError
-from lib.show import plots, plots_claims, plots_headline, plots_time, style, verdict
+from lib.show import plots, plots_claims, plots_h100, plots_headline, plots_time, style, verdict
+from lib.show.draw import empty as draw_empty
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Study:
         if not path.exists():
             raise RecordError(
                 f"Study {self.config.name!r} has no {path.name} in {self.tables}. "
-                f"Run notebook 05_tables or `make article`, which make it."
+                f"Run notebook 05_tables or `make report`, which make it."
             )
         facts: dict[str, Any] = json.loads(path.read_text())
         return facts
@@ -46,6 +47,11 @@ class Study:
     def levels(self) -> pd.DataFrame:
         """levels.csv."""
         return pd.read_csv(self.tables / "levels.csv")
+
+    @property
+    def of_article(self) -> dict[str, dict[str, Any]]:
+        """Records of this study that are of the article's configuration; none on any other machine."""
+        return tables.of_article(self.facts)
 
     @property
     def names(self) -> dict[str, tuple[str, str]]:
@@ -87,7 +93,10 @@ def draw(study: Study, name: str) -> None:
     """
     if name not in FIGURES:
         raise ConfigError(f"There is no figure {name!r}; figures are {', '.join(FIGURES)}.")
-    style.save(FIGURES[name](study), study.figures, name, kind=study.config.kind)
+    # Where every launch failed or was set aside, the page still stands, with empty pictures that say why.
+    bare = name not in ABOUT_H100 and not study.names
+    picture = draw_empty("No launch of this study has a level to show") if bare else FIGURES[name](study)
+    style.save(picture, study.figures, name, kind=study.config.kind)
 
 
 def _first_tokens(study: Study) -> Any:
@@ -120,12 +129,24 @@ def _first_taking(record: records.Record, level: str) -> tuple[int, int]:
 FIGURES: dict[str, Callable[[Study], Any]] = {
     "headline": lambda s: plots_headline.headline(pd.read_csv(s.tables / "headline.csv"), s.config.sla, stamp(s.facts)),
     "latency": lambda s: plots.latency(s.levels, s.config.sla),
-    "frontier": lambda s: plots.frontier(s.levels),
+    "frontier": lambda s: plots.frontier(
+        s.levels, s.facts["comparisons"], (s.facts["noise_floor"]["pair"] or [None, None])[1]
+    ),
     "ttft_distribution": _first_tokens,
     "timeline": _timeline,
     "batch": _batch,
-    "h100": lambda s: plots_claims.published_against_expected(
-        pd.DataFrame(h100_tables.article_rows()), pd.DataFrame(published.references())
-    ),
     "arithmetic": lambda s: plots_claims.implied_itl(published.claims()),
+    "h100": lambda s: plots_claims.published_against_expected(
+        pd.DataFrame(h100_tables.article_rows(s.of_article)), pd.DataFrame(published.references())
+    ),
+    "capacity": lambda s: plots_h100.capacity_by_configuration(
+        h100_tables.capacities(), float(published.claims()["sla"]["concurrent_requests"])
+    ),
+    "cost": lambda s: plots_h100.cost_against_strictness(
+        h100_tables.cost_curves(), float(published.claims()["sla"]["ttft_ms"])
+    ),
+    "factorial": lambda s: plots_h100.effects(
+        h100_tables.factorial_table(), float(s.facts["h100"]["ratio"]["own"]["value"])
+    ),
 }
+ABOUT_H100 = ("arithmetic", "h100", "capacity", "cost", "factorial")  # drawn from data/ alone

@@ -10,18 +10,18 @@ a missing one without a reason.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
 
+from lib.analyse.facts import unsupported
 from lib.errors import NoValue
 from lib.show import style
 
 Number = Mapping[str, Any]
+NOTES_OPEN = 5  # notes beneath a table that stand open; more are folded
 DIGITS = 3  # significant digits on the page; tables on disk keep all
-TOO_FEW = re.compile(r"p[\d.]+ needs ")  # how lib.stats begins the reason of an unsupported percentile
 
 
 def digits(value: float, like: float | None = None) -> str:
@@ -57,7 +57,7 @@ def state(number: Number) -> str:
                 f"A number ({number.get('unit')}, {number['mark']}) is missing and does not say why; give it a reason."
             )
         return "missing"
-    return "unsupported" if TOO_FEW.match(str(number.get("reason") or "")) else "supported"
+    return "unsupported" if unsupported(number.get("reason")) else "supported"
 
 
 def shown(number: Number) -> tuple[float, str]:
@@ -125,6 +125,16 @@ def number(number: Number, *, interval: bool = False) -> Markup:
     )
 
 
+def rounded(number: Number) -> Number:
+    """Round a number to the digits that the page shows, where thousands would pretend to more.
+
+    >>> rounded({"value": 1992998488.0, "unit": "USD/month", "mark": "assumed"})["value"]
+    1990000000.0
+    """
+    value = number["value"]
+    return number if value is None else {**number, "value": float(f"{value:.{DIGITS}g}")}
+
+
 def _absent(number: Number) -> Markup:
     """Write an unsupported or missing number, with its reason."""
     how = state(number)
@@ -157,11 +167,14 @@ class Notes:
         return letters
 
     def __html__(self) -> Markup:
-        """Write the notes as a list, nothing where there are none."""
+        """Write the notes as a list, folded where it is long, nothing where there are none."""
         if not self.reasons:
             return Markup("")
         rows = Markup("").join(Markup("<li><sup>{}</sup> {}</li>").format(self.letter(r), r) for r in self.reasons)
-        return Markup('<ul class="notes">{}</ul>').format(rows)
+        if len(self.reasons) <= NOTES_OPEN:
+            return Markup('<ul class="notes">{}</ul>').format(rows)
+        last = self.letter(self.reasons[-1])
+        return Markup('<details class="notes"><summary>Notes a to {}</summary><ul>{}</ul></details>').format(last, rows)
 
 
 def cell(number: Number, notes: Notes) -> Markup:

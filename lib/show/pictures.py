@@ -45,14 +45,14 @@ def read(path: Path) -> Picture:
         root = ET.fromstring(path.read_bytes())
     except FileNotFoundError as error:
         raise RecordError(
-            f"The article shows figure {name!r}, but {path} does not exist. Run `make article`, which draws it."
+            f"The article shows figure {name!r}, but {path} does not exist. Run `make report`, which draws it."
         ) from error
     except ET.ParseError as error:
         raise RecordError(
-            f"{path} is no SVG ({error}). Delete it and run `make article`, which draws it again."
+            f"{path} is no SVG ({error}). Delete it and run `make report`, which draws it again."
         ) from error
     if root.tag != SVG + "svg":
-        raise RecordError(f"{path} is no SVG: its root is {root.tag!r}. Delete it and run `make article`.")
+        raise RecordError(f"{path} is no SVG: its root is {root.tag!r}. Delete it and run `make report`.")
     title, alt = (root.findtext(f".//{DC}{tag}") or "" for tag in ("title", "description"))
     _untitled(root)
     _clean(root, name)

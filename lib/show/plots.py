@@ -5,7 +5,7 @@ none touches the disk. Titles state the finding and are computed from the same t
 sample does not support is not drawn, and a panel without any value says why. Tables hold seconds, axes show ms.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,8 +89,14 @@ def latency_finding(levels: pd.DataFrame, best: dict[str, float]) -> str:
     return f"{style.contenders(leaders)} {verb} the SLA up to {digits(top)} at once{rest}"
 
 
-def frontier(levels: pd.DataFrame, axes: Any = None) -> Any:
-    """Median latency against output throughput, one line per launch through its concurrencies. Axes: 1 x 2."""
+def frontier(
+    levels: pd.DataFrame, comparisons: Sequence[Mapping[str, Any]] = (), spare: str | None = None, axes: Any = None
+) -> Any:
+    """Median latency against output throughput, one line per launch through its concurrencies. Axes: 1 x 2.
+
+    `comparisons` are those of facts.json and decide what the title may rank; `spare`, the second launch of the A/A
+    pair, is drawn and not ranked.
+    """
     if axes is None:
         _, axes = style.grid(1, 2, height=3.9)
     rows = closed(levels)
@@ -132,7 +138,7 @@ def frontier(levels: pd.DataFrame, axes: Any = None) -> Any:
     _legend_below(axes[0], levels)
     style.finding(
         axes[0],
-        _frontier_finding(rows),
+        _frontier_finding(rows[rows["launch"] != spare], comparisons),
         "Small numbers at the first and last point of a line are requests at once. Lower and further right is better.",
     )
     return axes
@@ -165,6 +171,7 @@ def first_token_distribution(
         ax.plot(values[shown], share[shown], **(look | {"linestyle": "none"}))
     draw.sla_line(ax, sla.ttft_p95_ms, f"SLA at p95: {digits(sla.ttft_p95_ms)} ms", vertical=True)
     draw.log_axis(ax, "x")
+    ax.set_xlim(right=max(ax.get_xlim()[1], 1.3 * sla.ttft_p95_ms))
     ax.set_ylim(0, 1.12)
     ax.set_yticks([0, 0.25, 0.5, 0.75, 0.95], ["0", "25 %", "50 %", "75 %", "95 %"])
     draw.legend(style.figure_of(ax), [names[launch] for launch in pooled])
@@ -229,12 +236,10 @@ def _latency_alt(levels: pd.DataFrame) -> str:
     return "Four panels over requests at once. " + "; ".join(parts) + "."
 
 
-def _frontier_finding(rows: pd.DataFrame) -> str:
+def _frontier_finding(rows: pd.DataFrame, comparisons: Sequence[Mapping[str, Any]]) -> str:
     if rows.empty:
         return "No level gave a throughput"
     peaks = rows.loc[rows.groupby("launch")["output_tok_s"].idxmax()].sort_values("output_tok_s", ascending=False)
-    # One contender measured twice is one contender.
-    peaks = peaks.drop_duplicates(["engine", "precision"])
     top = peaks.iloc[0]
     lead = (
         f"{style.contender(top['engine'], top['precision'])} delivers the most, {digits(top['output_tok_s'])} tok/s "
@@ -244,10 +249,14 @@ def _frontier_finding(rows: pd.DataFrame) -> str:
         return lead
     second = peaks.iloc[1]
     name = style.contender(second["engine"], second["precision"])
-    if (
-        pd.notna(top["output_tok_s_low"])
-        and pd.notna(second["output_tok_s_high"])
-        and top["output_tok_s_low"] > second["output_tok_s_high"]
-    ):
-        return f"{lead}; {name} follows with {digits(second['output_tok_s'])}"
-    return f"{lead}, but its interval overlaps that of {name}"
+    told = {
+        c["verdict"]
+        for c in comparisons
+        if c["metric"] == "output_tok_s"
+        and c["level"] == top["level"] == second["level"]
+        and {c["a"], c["b"]} == {top["launch"], second["launch"]}
+    }
+    if "not distinguishable" in told:
+        return f"{lead}, which is not distinguishable from the {digits(second['output_tok_s'])} of {name}"
+    at = "" if top["level"] == second["level"] else f" at {digits(second['load'])}"
+    return f"{lead}; {name} follows with {digits(second['output_tok_s'])}{at}"

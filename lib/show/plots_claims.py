@@ -54,7 +54,10 @@ def implied_itl(claims: Mapping[str, Any], ax: Axes | None = None) -> Axes:
         if slow
         else "every published row can keep"
     )
-    title = f"At its stated concurrency, {who} {digits(limit)} ms per token in answers of {shortest} tokens or more"
+    title = (
+        f"If its throughput was read at its stated concurrency, {who} {digits(limit)} ms per token in answers of "
+        f"{shortest} tokens or more"
+    )
     alt = "; ".join(
         f"{style.contender(*pair)}: {end[2]} at {lengths[-1]} tokens" for pair, end in zip(pairs, ends, strict=True)
     )
@@ -70,7 +73,9 @@ def published_against_expected(rows: pd.DataFrame, peers: pd.DataFrame, axes: An
     peers : `lib.analyse.published.references`: throughput of the same hardware, other loads.
     axes : 1 x 2: output throughput, TTFT.
     """
-    names, workloads = list(dict.fromkeys(rows["row"])), [w for w in dict.fromkeys(rows["workload"]) if w != "unstated"]
+    names = list(dict.fromkeys(rows["row"]))
+    # A record names the workload of its own profile, and stands beside the published value.
+    workloads = list(dict.fromkeys(rows[rows["kind"].isin(("bound", "predicted"))]["workload"]))
     offline = peers[(peers["metric"] == "output_throughput") & (peers["gpus"] == 8)]
     step, ticks, labels = len(workloads) + 1.6, [], []
     if axes is None:
@@ -99,6 +104,9 @@ def published_against_expected(rows: pd.DataFrame, peers: pd.DataFrame, axes: An
                 va="center",
                 fontweight="bold",
             )
+            own = of[of["kind"] == "measured"][column].dropna()
+            filled = {"markerfacecolor": look["color"], "markersize": 7}
+            ax.plot(own, [span[0]] * len(own), **(look | filled), label="measured by this study")
         for i, workload in enumerate(workloads):
             here, y = of[of["workload"] == workload], g * step + i
             for ax, column in zip(axes, ("output_tok_s", "ttft_p95_ms"), strict=True):
@@ -167,9 +175,10 @@ def published_against_expected(rows: pd.DataFrame, peers: pd.DataFrame, axes: An
                 label="predicted, one per reading",
             ),
             Line2D([], [], color=style.GREY, marker="<", linestyle="none", label="bound"),
+            *_measured_key(rows),
         ],
         loc="outside lower left",
-        ncols=3,
+        ncols=4,
     )
     total = len(names) * len(workloads)
     fit = [w for w in workloads if all(_fits(rows[(rows["row"] == n)], w) for n in names)]
@@ -187,6 +196,13 @@ def published_against_expected(rows: pd.DataFrame, peers: pd.DataFrame, axes: An
         f"{digits(offline['value'].max())} tok/s.",
     )
     return axes
+
+
+def _measured_key(rows: pd.DataFrame) -> list[Line2D]:
+    """Entry of the legend for records, where there are any."""
+    if not (rows["kind"] == "measured").any():
+        return []
+    return [Line2D([], [], color=style.GREY, marker="o", linestyle="none", label="measured by this study")]
 
 
 def _fits(of: pd.DataFrame, workload: str) -> bool:

@@ -31,6 +31,8 @@ def headline(rows: pd.DataFrame, sla: Sla, source: str, axes: Any = None) -> Any
         .reset_index(drop=True)
     )
     lines: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in rows.to_dict("records")]
+    if rows.empty:
+        return draw.empty("No launch of this study has a level to show")
     if axes is None:
         _, axes = style.grid(1, 3, height=1.75 + 0.33 * len(rows), sharey=True)
     which = "p95" if (rows["ttft_p95"].notna() & rows["ttft_p95_low"].notna()).all() else "p50"

@@ -175,8 +175,8 @@ def _agreement(agreement: Agreement | None) -> str:
         return "the engine reports no count of its own to check the stamps against"
     share = f"{digits(round(100 * (1 - agreement.outside_share), 6))} % of {agreement.samples} samples"
     if agreement.outside_share <= 0.05:
-        return f"the engine's own count agrees with the stamps in {share}"
-    return f"the engine's own count agrees with the stamps in only {share}"
+        return f"the engine's own count is within one request of the stamps in {share}"
+    return f"the engine's own count is within one request of the stamps in only {share}"
 
 
 def _timeline_finding(rows: pd.DataFrame, engine: str, precision: str) -> str:

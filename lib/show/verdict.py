@@ -23,7 +23,8 @@ def judge(facts: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     case : "met" (somebody carries the SLA's sessions), "nearest" (somebody meets the SLA, for fewer sessions),
-        "undecided" (nobody is shown to meet it, some levels are undecided), "missed" (every level taken misses it).
+        "missed" (every closed level of the headline workload misses it), "undecided" (nobody is shown to meet it, some
+        levels are undecided), "nothing" (no launch has a level to show).
     carrying, nearest, undecided : the rows meant.
     by_medians : rows whose medians carry the sessions where p95 does not say.
     throughput, first_token, token : who leads at the headline level, see `lead`.
@@ -34,7 +35,18 @@ def judge(facts: Mapping[str, Any]) -> dict[str, Any]:
     undecided = [
         row for row in rows if row not in carrying and (row["meets_sla"]["answer"] == "undecided" or _open(row))
     ]
-    case = "met" if carrying else "nearest" if largest > 0 else "undecided" if undecided else "missed"
+    answers = _answers(facts, rows)
+    case = (
+        "nothing"
+        if not answers
+        else "met"
+        if carrying
+        else "nearest"
+        if largest > 0
+        else "missed"
+        if answers == {"no"}
+        else "undecided"
+    )
     return {
         "case": case,
         "rows": rows,
@@ -57,15 +69,16 @@ def lead(
     -------
     relation : "none" (no value), "alone" (one contender), "ahead" (differs), "level" (not distinguishable), "unknown"
         (they were not compared, or were read at different levels); first, second : rows or None; ratio : first over
-        second as a number of facts, or None.
+        second as a number of facts, or None; p, why : the corrected p and what may explain the difference, or None.
     """
     having = sorted(
         (row for row in rows if row[key]["value"] is not None), key=lambda row: row[key]["value"], reverse=largest_first
     )
+    unknown = {"ratio": None, "p": None, "why": None}
     if not having:
-        return {"relation": "none", "first": None, "second": None, "ratio": None}
+        return {"relation": "none", "first": None, "second": None, **unknown}
     if len(having) == 1:
-        return {"relation": "alone", "first": having[0], "second": None, "ratio": None}
+        return {"relation": "alone", "first": having[0], "second": None, **unknown}
     first, second = having[:2]
     for c in comparisons:
         if (
@@ -75,8 +88,15 @@ def lead(
         ):
             ratio = c["ratio"] if c["a"] == first["launch"] else inverse(c["ratio"])
             relation = "ahead" if c["verdict"] == "differs" else "level"
-            return {"relation": relation, "first": first, "second": second, "ratio": ratio}
-    return {"relation": "unknown", "first": first, "second": second, "ratio": None}
+            return {
+                "relation": relation,
+                "first": first,
+                "second": second,
+                "ratio": ratio,
+                "p": c["p_holm"],
+                "why": c["why"],
+            }
+    return {"relation": "unknown", "first": first, "second": second, **unknown}
 
 
 def inverse(ratio: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,6 +112,17 @@ def doubts(facts: Mapping[str, Any], launch: str, level: str | None) -> list[str
     """Warnings that belong to a launch as a whole or to one of its levels."""
     places = {launch, f"{launch} {level}", "all launches", facts["launches"][launch]["engine"]}
     return [f"{w['text']}; {w['next']}" for w in facts["warnings"] if w["where"] in places]
+
+
+def _answers(facts: Mapping[str, Any], rows: Sequence[Row]) -> set[str]:
+    """Verdicts of every closed level of the headline workload."""
+    workload = facts["study"]["headline_workload"]
+    return {
+        level["meets_sla"]["answer"]
+        for row in rows
+        for level in facts["launches"][row["launch"]]["levels"].values()
+        if level["kind"] == "closed" and level["workload"] == workload
+    }
 
 
 def _or(number: Mapping[str, Any], otherwise: float) -> float:
