@@ -74,7 +74,7 @@ $(B)/03_physics_and_prediction.ipynb: notebooks/03_physics_and_prediction.ipynb 
 	@$(EXECUTE) $< $@
 
 # records -> numbers
-RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json records/calibration.json)
+RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json records/calibration.json records/shard/*.json)
 $(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard data/*) $(wildcard lib/analyse/*.py) $(READING)
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
