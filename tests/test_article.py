@@ -203,13 +203,15 @@ def test_a_record_of_the_published_configuration_is_not_denied(made):
         step = {"value": 1.5, "unit": "ms", "mark": "measured", "source": "records/shard/x"}
         facts["h100"]["shard"] = [
             {"record": "x", "precision": "fp8", "phase": "decode", "batch": 8, "context": 512, "measured": step,
-             "predicted": step | {"value": None, "mark": "predicted", "reason": "not predicted"}}
+             "predicted": step | {"value": None, "mark": "predicted", "reason": "not predicted"},
+             "together": step | {"value": 2.25, "mark": "predicted"}}
         ]  # fmt: skip
 
     said = words(page(made, change))
     assert "Nothing about Llama-3-70B" not in said and "which was not measured here" not in said
     assert "1 of its 3 rows were measured by this study" in said and "and from records of this study" in said
     assert "kernels timed here, beside their predictions" in said and "not predicted" in said
+    assert "2.25 (predicted)" in said
     assert "vLLM fp16, here" in said and "230 (measured)" in said
 
 

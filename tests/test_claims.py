@@ -241,17 +241,43 @@ def test_lora():
 @pytest.mark.parametrize(
     ("here", "expected"),
     [
-        (World(measured={"engine_effect": {"low": 1.1, "high": 1.3}}), REPRODUCED),
-        (World(measured={"engine_effect": {"low": 0.7, "high": 0.9}}), CONTRADICTED),
-        (World(measured={"engine_effect": {"low": 0.9, "high": 1.1}}), DEPENDS),
-        (World(engine_effects=[1.1, 1.2]), CONSISTENT),
-        (World(engine_effects=[1.1, 0.8]), DEPENDS),
-        (World(engine_effects=[0.9, 0.8]), IMPLAUSIBLE),
+        (World(measured={"engine_effect": {"fp8": {"low": 1.1, "high": 1.3}}}), REPRODUCED),
+        (World(measured={"engine_effect": {"fp8": {"low": 0.7, "high": 0.9}}}), CONTRADICTED),
+        (World(measured={"engine_effect": {"fp8": {"low": 0.9, "high": 1.1}}}), DEPENDS),
+        (World(measured={"engine_effect": {"fp16": {"low": 0.7, "high": 0.9}}}), UNTESTABLE),
+        (World(engine_effects={"fp8": [1.1, 1.2], "fp16": [0.8, 0.9]}), CONSISTENT),  # the claim is about FP8 alone
+        (World(engine_effects={"fp8": [1.1, 0.8]}), DEPENDS),
+        (World(engine_effects={"fp8": [0.9, 0.8], "fp16": [1.1, 1.2]}), IMPLAUSIBLE),
         (World(), UNTESTABLE),
     ],
 )
 def test_engine_choice(here, expected):
     assert verdict("choice-trtllm", here) == expected
+
+
+def test_the_other_precision_is_told_beside_the_verdict():
+    world = World(engine_effects={"fp8": [1.1, 1.2], "fp16": [0.8, 0.9]})
+    reason = {v.claim: v for v in judge(DATA, world)}["choice-trtllm"].reason
+    assert "At fp16, of which the claim does not speak, 0 of 2 do (0.80 to 0.90)." in reason
+
+
+def test_a_record_counts_at_the_load_of_the_claim_only():
+    slow = measured(trtllm_fp8={**EXACT, "tpot_p95_ms": 20, "load": 32, "capacity": 128})
+    assert verdict("row-trtllm-fp8", slow) == UNTESTABLE  # the row states 128 requests
+    assert verdict("itl-trtllm-fp8", slow) == DEPENDS  # the SLA asks for 50 and more
+    assert verdict("concurrency-trtllm-fp8", slow) == REPRODUCED  # a capacity has no load of its own
+    assert verdict("itl-trtllm-fp8", measured(trtllm_fp8={"tpot_p95_ms": 20, "load": 64})) == REPRODUCED
+    assert verdict("row-trtllm-fp8", measured(trtllm_fp8={**EXACT, "load": 128})) == REPRODUCED
+
+
+EFFECTS = {"engine": 1.1, "precision": 2.3}
+
+
+def test_a_single_effect_is_on_no_side_of_a_ratio_that_mixes_two():
+    peers = [{"effect": e, "precision": "fp8", "value": v, "what": e, "source": "s"} for e, v in EFFECTS.items()]
+    found = {v.claim: v for v in judge(DATA, World(ratios=peers))}["ratio"]
+    assert not found.evidence
+    assert "multiply to 2.53 to 2.53" in found.reason and "Arithmetic of the table gives 2.71" in found.reason
 
 
 def test_what_no_number_measures_stays_untestable():
@@ -285,7 +311,11 @@ def test_a_measurement_beyond_the_bound_is_set_aside():
     kept, findings = world.set_aside(
         {ROW: {"output_tok_s": 1000, "ttft_p95_ms": 1, "workload": "document analysis"}}, bounds
     )
-    assert not kept and "TTFT 1 ms" in findings[0]
+    assert not kept and "TTFT 1.0 ms" in findings[0]
+    for odd in ({"tpot_p95_ms": 0.5}, {"capacity": 1e5}):
+        kept, findings = world.set_aside({ROW: {"output_tok_s": 1000, **odd}}, bounds)
+        assert not kept and len(findings) == 1
+    assert world.set_aside({ROW: {"tpot_p95_ms": 20.0, "capacity": 128}}, bounds)[1] == []
 
 
 def test_facts_carry_unit_mark_and_source_everywhere():
@@ -312,3 +342,8 @@ def test_published_ratios_hold_all_but_one_thing_equal():
     assert fp8[128, 128] == pytest.approx(15397.47 / 10406.55)
     assert any(r["value"] == pytest.approx(24524.9 / 22819.6) for r in by_effect["engine"])
     assert any(r["value"] == pytest.approx(17.3 / 9.9) for r in by_effect["version"])
+    assert all("0.5.3" not in r["what"] for r in by_effect["engine"])  # a newer vLLM stands beside it
+    mixed = [r for r in ratios if r["effect"] == "engine and version"]
+    assert [r["value"] for r in mixed] == pytest.approx([17.0 / 9.9])
+    assert any("not equal: model Llama-2-70B / Llama-3.1-70B" in r["held"] for r in by_effect["engine"])
+    assert all("format of the KV cache" in r["held"] for r in by_effect["precision"])

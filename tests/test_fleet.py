@@ -120,7 +120,7 @@ def test_node_that_serves_nobody_is_refused():
 
 def test_factorial_separates_what_the_ratio_mixes():
     table = factorial.factorial(predict.load(), published.references())
-    assert {"engine", "precision", "load", "layout", "version"} == set(table["effect"])
+    assert {"engine", "precision", "load", "layout", "version", "engine and version"} == set(table["effect"])
     assert (table["low"] <= table["median"]).all() and (table["median"] <= table["high"]).all()
     assert (table["n"] > 0).all() and table["source"].str.len().gt(0).all()
     engine = table[(table["effect"] == "engine") & (table["kind"] == "predicted")]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lib.analyse import h100, h100_tables, published, world
+from lib.analyse import h100, h100_tables, published, shards, world
 
 DATA = published.claims()
 MODEL, H100S = DATA["article"]["model"], ["NVIDIA H100 80GB HBM3"] * 8
@@ -79,9 +79,30 @@ def test_contrasts_differ_in_one_thing_only():
     engine = rows["TensorRT-LLM / vLLM, fp8"]
     assert engine["value"] == pytest.approx(1.1)  # both have 64 requests at once, only one has 128
     assert engine["low"] == pytest.approx(1.1 * 0.9 / 1.1) and engine["high"] == pytest.approx(1.1 * 1.1 / 0.9)
-    assert measured()["engine_effect"] == {"low": engine["low"], "high": engine["high"]}
+    effect = measured()["engine_effect"]
+    assert effect["fp8"] == {"low": engine["low"], "high": engine["high"]} and "fp16" not in effect
     table = h100_tables.factorial_table(measured())
     assert set(table.loc[table["kind"] == "measured", "contrast"]) == set(rows)
+
+
+def test_engines_at_each_precision_have_an_effect_of_their_own():
+    more = LAUNCHES | {"d": launch("tensorrt_llm", "bf16", level(64, 1000))}
+    effect = measured(more)["engine_effect"]
+    assert effect["fp16"]["high"] < 1 < effect["fp8"]["high"]
+
+
+def test_another_version_of_an_engine_decides_nothing_alone():
+    stated = {"vllm": "0.6.2", "tensorrt_llm": "0.12.0"}
+    own = {name: one | {"versions": {"engine": stated[one["engine"]]}} for name, one in LAUNCHES.items()}
+    new = {name: one | {"versions": {"engine": "9.9"}} for name, one in LAUNCHES.items()}
+    of_own, of_new = ({one["claim"]: one for one in h100_tables.ledger(measured(of))} for of in (own, new))
+    assert of_own["row-trtllm-fp8"]["verdict"] == "reproduced"
+    assert of_new["row-trtllm-fp8"]["verdict"] not in ("reproduced", "contradicted")
+    assert "tensorrt_llm 9.9 instead of 0.12.0" in of_new["row-trtllm-fp8"]["reason"]
+    assert "measured" in of_new["row-trtllm-fp8"]["kinds"]
+    assert "not distinguishable" in of_own["choice-trtllm"]["reason"]
+    assert "do not decide alone" in of_new["choice-trtllm"]["reason"]
+    assert "do not decide" not in of_new["row-vllm-awq"]["reason"]  # no record of it takes part
 
 
 def test_a_launch_beyond_its_bound_takes_its_contrasts_with_it():
@@ -104,6 +125,14 @@ def test_a_record_reaches_every_fact():
     assert "vllm_fp16_record" in facts["fleet"]
     assert [one["claim"] for one in facts["ledger"]] == [claim["id"] for claim in DATA["claims"]]
     json.dumps(facts, allow_nan=False)
+
+
+def test_a_refused_shard_record_is_a_row_with_its_reason(monkeypatch):
+    monkeypatch.setattr(shards, "every", lambda: ({}, {"x.json": "the shard record is of 'RTX 4090'."}))
+    (row,) = h100.h100_facts()["shard"]
+    assert row["record"] == "x.json"
+    for name in ("measured", "predicted", "together"):
+        assert row[name]["value"] is None and "RTX 4090" in row[name]["reason"]
 
 
 def test_evidence_keeps_its_kind_and_side():

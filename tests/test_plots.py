@@ -321,6 +321,7 @@ def capacities(**changes):
         "output_tok_s": 1.0,
         "at_least": False,
         "ttft_limit_s": 0.18,
+        "bound_sessions": 70.0,
     }
     return row | changes
 
@@ -330,6 +331,10 @@ def test_capacity_names_the_best_layout():
     axes = plots_h100.capacity_by_configuration(table, 50.0)
     assert title(axes) == "1 of 1 predicted pairs of contender and work carry 50 sessions; TP8 is the best layout in 0"
     assert "60 TP4x2" in [t.get_text() for t in np.ravel(axes)[0].texts]
+    ticks = [line for line in np.ravel(axes)[0].lines if line.get_marker() == "|"]
+    assert [line.get_xdata()[0] for line in ticks] == [70.0]  # what memory holds; off the axis it is not drawn
+    far = plots_h100.capacity_by_configuration(table.assign(bound_sessions=9e3), 50.0)
+    assert not [line for line in np.ravel(far)[0].lines if line.get_marker() == "|"]
 
 
 def test_cost_rises_with_strictness():

@@ -72,6 +72,7 @@ def test_unknown_price_says_what_exists():
         ("ttft_ms: 180", "ttft_s: 0.18", "sla needs ttft_ms"),
         ("margin: 1.5", "margin: .inf", "thresholds needs margin"),
         ("sla: {", "sla: [", "this is no YAML"),
+        ('where: "SLA; no', 'why: "SLA; no', "sla does not say where"),
     ],
 )
 def test_bad_claim_is_refused_with_its_line(tmp_path, old, new, why):

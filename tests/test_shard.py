@@ -18,7 +18,7 @@ POINT = {"precision": "bf16", "phase": "decode", "batch": 64, "context": 1024}
 
 def record(**us):
     rows = [{**POINT, "operator": name, "kernel": "k", "us": value, "reason": ""} for name, value in us.items()]
-    return {"gpu": "NVIDIA H200", "rows": rows}
+    return {"gpu": "NVIDIA H200", "mark": shard.MARK, "rows": rows}
 
 
 def predicted(**ms):
@@ -49,11 +49,14 @@ def test_operator_times_are_those_of_a_whole_step():
     assert table.loc["qkv", "ratio"] == pytest.approx(0.8)
 
 
-def test_step_keeps_the_predicted_all_reduce():
+def test_only_the_kernels_of_a_step_are_measured():
     operators = shards.by_operator(record(qkv=10), predicted(qkv=1.0, all_reduce=0.5, head=0.1))
     step = shards.by_step(operators).iloc[0]
-    assert step["measured_ms"] == pytest.approx(0.8 + 0.6)
-    assert step["predicted_ms"] == pytest.approx(1.6)
+    assert step["measured_ms"] == pytest.approx(0.8)
+    assert step["predicted_ms"] == pytest.approx(1.0)
+    assert step["ratio"] == pytest.approx(0.8)
+    assert step["together_ms"] == pytest.approx(0.8 + 0.6)  # all-reduce and head as predicted
+    assert set(operators["mark"]) == {shard.MARK}
 
 
 def test_operator_that_was_not_timed_leaves_no_measured_step():
@@ -89,7 +92,9 @@ def test_record_in_a_file_is_compared(tmp_path):
     here = operators[(operators["operator"] == "qkv") & operators["measured_ms"].notna()]
     assert here["measured_ms"].to_list() == pytest.approx([0.8]) and here["predicted_ms"].notna().all()
     assert {"measured_ms", "predicted_ms", "ratio"} <= set(steps)
-    assert list(shards.every(tmp_path)) == ["NVIDIA-H200.json"]
+    (tmp_path / "other.json").write_text(json.dumps({**record(qkv=10), "gpu": "NVIDIA RTX 4090"}))
+    compared, refused = shards.every(tmp_path)  # one unknown GPU leaves the others as they are
+    assert list(compared) == ["NVIDIA-H200.json"] and "RTX 4090" in refused["other.json"]
     path.write_text("{}")
     with pytest.raises(RecordError, match="no shard record"):
         shards.compare(path)

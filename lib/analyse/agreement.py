@@ -193,6 +193,7 @@ def main() -> None:
     frame, own = against_published(published.references()), against_library()
     ratios = frame["ratio"].dropna()
     about = {
+        "made_by": "python -m lib.analyse.agreement",
         "points": len(frame),
         "simulated": len(ratios),
         "median_ratio": round(float(ratios.median()), 3),

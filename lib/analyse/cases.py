@@ -1,8 +1,8 @@
 """A claim with all its rule needs, and the three ways of judging that the rules share: near, by a record, by the
 share of readings.
 
-Rule: a measurement decides alone; without one the share of readings that agree decides, by the thresholds in
-data/claims.yaml.
+Rule: a measurement at the load in question decides alone; without one the share of readings that agree decides, by the
+thresholds in data/claims.yaml.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,10 +31,17 @@ class Case:
         """Predicted readings of the claim's row or of the one named."""
         return [reading for reading in self.world.readings if reading["row"] == (row or self.claim["row"])]
 
-    def measured(self, *keys: str, row: str | None = None) -> Mapping[str, Any] | None:
-        """Return the row's measurement if it has all of `keys`."""
-        found = self.world.measured.get(row or self.claim["row"], {})
-        return found if all(key in found for key in keys) else None
+    def measured(self, *keys: str, row: str | None = None, least: float | None = None) -> Mapping[str, Any] | None:
+        """Return the row's measurement if it has all of `keys` and was taken at the load asked for.
+
+        That is the row's stated load, within the tolerance, or with `least` any number of requests from there up. A
+        measurement that names no load counts as taken at the stated one.
+        """
+        name = row or self.claim["row"]
+        found, stated = self.world.measured.get(name, {}), self.rows[name]["max_concurrent"]
+        load = found.get("load", stated)
+        fits = load >= least if least is not None else factor(load, stated) <= self.limits["tolerance"]
+        return found if fits and all(key in found for key in keys) else None
 
 
 Finding = tuple[str, str, list[Evidence]]
@@ -80,7 +87,7 @@ def by_share(case: Case, agreeing: int, total: int, says: str) -> Finding:
     share = agreeing / total
     piece = Evidence(
         "predicted",
-        "for" if share >= 0.5 else "against",
+        "for" if share >= case.limits["side"] else "against",
         f"{agreeing} of {total} readings {says}",
         case.world.predicted_by,
         share,

@@ -1,14 +1,15 @@
 """Judge every claim of the article and lay the ledger out as a table.
 
 Rule: no verdict is written in any file; all are computed here from data/claims.yaml and the numbers at hand, so a new
-record changes them.
+record changes them. A record of another engine version than the article's decides nothing alone: it is evidence.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from lib.analyse.cases import Case
-from lib.analyse.evidence import KINDS, Verdict, World
+from lib.analyse.cases import Case, Finding
+from lib.analyse.evidence import DEPENDS, KINDS, UNTESTABLE, Verdict, World
 from lib.analyse.rules import RULES
 
 
@@ -17,9 +18,48 @@ def judge(claims: Mapping[str, Any], world: World) -> list[Verdict]:
     rows = {row["id"]: row for row in claims["rows"]}
     verdicts = []
     for claim in claims["claims"]:
-        verdict, reason, evidence = RULES[claim["rule"]](Case(claim, rows, claims["sla"], claims["thresholds"], world))
+        case = Case(claim, rows, claims["sla"], claims["thresholds"], world)
+        verdict, reason, evidence = _judged(case, claims["article"]["engines"])
         verdicts.append(Verdict(claim["id"], claim["text"], verdict, reason, tuple(evidence)))
     return verdicts
+
+
+def _judged(case: Case, engines: Mapping[str, Any]) -> Finding:
+    """Judge by the claim's rule; where records of other engine versions take part, by all else, with them beside it."""
+    rule = RULES[case.claim["rule"]]
+    found = rule(case)
+    kept: dict[str, Mapping[str, Any]] = {}
+    others: set[tuple[str, str]] = set()
+    for name, measured in case.world.measured.items():
+        other = {(e, v) for e, v in _versions(case, name, measured) if not _same(v, engines[e])}
+        others |= other
+        if not other:
+            kept[name] = measured
+    if not others:
+        return found
+    without = rule(replace(case, world=replace(case.world, measured=kept)))
+    if without == found:
+        return found
+    verdict, reason, evidence = without
+    named = " and ".join(f"{e} {v} instead of {engines[e]}" for e, v in sorted(others))
+    reason = f"{reason} Records of this study were taken with {named} and do not decide alone; they say: {found[1]}"
+    pieces = [piece for piece in found[2] if piece.kind == "measured"]
+    return (DEPENDS if verdict == UNTESTABLE else verdict), reason, [*evidence, *pieces]
+
+
+def _versions(case: Case, name: str, measured: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Engines and versions that a measurement was taken with, as far as it says and the claim asks for it."""
+    if name == "engine_effect" and case.claim["rule"] == "engine_choice":
+        return set(measured.get("engines", ()))
+    if name not in ([case.claim[key] for key in ("row", "other") if key in case.claim] or case.rows):
+        return set()
+    version = measured.get("versions", {}).get("engine")
+    return {(case.rows[name]["engine"], str(version))} if version else set()
+
+
+def _same(version: str, stated: Any) -> bool:
+    """Whether a version is the stated one, whatever it was built for."""
+    return version.removeprefix("v").split("+")[0] == str(stated)
 
 
 def ledger(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:

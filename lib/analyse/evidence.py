@@ -16,7 +16,7 @@ VERDICTS = (
     "not testable here",
 )
 REPRODUCED, CONTRADICTED, CONSISTENT, IMPLAUSIBLE, DEPENDS, UNTESTABLE = VERDICTS
-KINDS = ("measured", "predicted", "published", "bound")
+KINDS = ("measured", "predicted", "published", "bound", "assumed")
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,16 @@ class World:
     readings: one dict per row of the article's table and reading: row, workload, reading, ttft_p95_ms, tpot_p95_ms,
         output_tok_s, capacity
     bounds: one dict per row and workload: row, workload, ttft_ms, output_tok_s, sessions
-    ratios: published ratios: effect ("precision" or "engine"), value, source
-    engine_effects: predicted throughput ratios of the engines at equal precision, one float each
-    measured: by row id: ttft_p95_ms, tpot_p95_ms, output_tok_s, capacity (each also as _low and _high if known);
-        also "engine_effect" {low, high}, "contrasts" {rows}, "lora" {vllm_switch_ms, tensorrt_llm_switch_ms},
-        "documented" {claim id: bool}
+    ratios: published ratios: effect ("precision" or "engine"), precision, value, source
+    engine_effects: predicted throughput ratios of the engines, by the precision that both have (as rows name it)
+    measured: by row id: ttft_p95_ms, tpot_p95_ms, output_tok_s, capacity (each also as _low and _high if known), load,
+        versions; also "engine_effect" {precision: {low, high}, "engines": [(engine, version)]}, "contrasts" {rows},
+        "lora" {vllm_switch_ms, tensorrt_llm_switch_ms}, "documented" {claim id: bool}, which no record fills yet
     """
 
     readings: Sequence[Mapping[str, Any]] = ()
     bounds: Sequence[Mapping[str, Any]] = ()
     ratios: Sequence[Mapping[str, Any]] = ()
-    engine_effects: Sequence[float] = ()
+    engine_effects: Mapping[str, Sequence[float]] = field(default_factory=dict)
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     predicted_by: str = "data/predictions.csv"

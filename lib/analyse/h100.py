@@ -4,6 +4,7 @@ Every number of `h100_facts` is {"value", "unit", "mark", "source"}: mark is mea
 assumed, the weakest of what it was computed from. A value that does not exist has value None and a "reason". Keys are
 words joined by underscores, so that a template can walk them with dots. Lists keep their order.
 
+article         its title
 measured_rows   plain int: rows of the article's table that a record of this study measures; `measured` has their
                 numbers by row
 counts          plain ints: claims, measured, and each verdict (words joined by underscores); `verdicts` and
@@ -22,7 +23,9 @@ effects         by contrast; `factorial` is the whole table as a list, published
 agreement       counts and ratios over all points; `by_group` splits them by metric and for the article's versions
 published_points  list: each published point with prediction, ratio, bound, both versions, or the reason of a gap
 fleet           by contender and number of sessions; `fleet_sensitivity` by contender: list, widest swing first
-shard           list: each shard record's step times, measured (kernels, one GPU, no all-reduce) and predicted
+                `fleet_demand` holds what is assumed of the demand
+shard           list: each shard record's step times: `measured` and `predicted` of the same kernels, and `together`, a
+                prediction: measured kernels with all-reduce and head as predicted; a refused record has reasons only
 
 Refuses nothing of its own: what data/ refuses, it passes on.
 """
@@ -31,7 +34,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lib.analyse import agreement, arithmetic, claims, evidence, factorial, h100_tables, physics, predict, published
+from lib.analyse import (
+    agreement,
+    arithmetic,
+    claims,
+    evidence,
+    factorial,
+    fleet,
+    h100_tables,
+    physics,
+    predict,
+    published,
+)
 from lib.analyse import world as worlds
 from lib.analyse.capacity import best_layout
 from lib.analyse.cases import same_work_ratios
@@ -60,6 +74,7 @@ def h100_facts(measured: Mapping[str, Mapping[str, Any]] | None = None) -> dict[
     counts = {key(name): sum(v.verdict == name for v in verdicts) for name in evidence.VERDICTS}
     sla, judged = data["sla"], "data/claims.yaml judged"
     return {
+        "article": {"title": data["article"]["title"]},
         "measured_rows": len(own_rows),
         "measured": {key(row): _measured_facts(kept[row]) for row in own_rows},
         "sla": {
@@ -71,7 +86,7 @@ def h100_facts(measured: Mapping[str, Mapping[str, Any]] | None = None) -> dict[
         "unstated": list(data["article"]["unstated"]),
         "versions": _versions(data),
         "ratio": {
-            "own": fact(own, "ratio", "published", "article, table"),
+            "own": fact(own, "ratio", "published", "arithmetic of the article's table"),
             **{
                 name: fact(value, "ratio", "predicted" if name != "claimed" else "published", predicted)
                 for name, value in factorial.mixed_ratio(same, own).items()
@@ -96,6 +111,7 @@ def h100_facts(measured: Mapping[str, Mapping[str, Any]] | None = None) -> dict[
         "verdicts": {name: fact(value, "claims", "predicted", judged) for name, value in counts.items()},
         "claims_judged": fact(len(verdicts), "claims", "predicted", "data/claims.yaml"),
         "fleet": _fleet_facts(predicted, kept),
+        "fleet_demand": _demand_facts(),
         "fleet_sensitivity": _sensitivity_facts(predicted),
         "margin_sensitivity": margin_sensitivity(data, here, verdicts),
         "set_aside": findings,
@@ -136,6 +152,7 @@ def _agreement_facts() -> dict[str, Any]:
         **{
             name: fact(value, "points" if name in ("points", "simulated") else "ratio", "predicted", source)
             for name, value in errors.items()
+            if name != "made_by"
         },
         "counts": {name: errors[name] for name in ("points", "simulated")},
         "by_group": {
@@ -176,6 +193,12 @@ def _fleet_facts(source: str, measured: Mapping[str, Mapping[str, Any]]) -> dict
             name: fact(row[name], unit, "assumed", given, reason) for name, unit in units.items()
         }
     return out
+
+
+def _demand_facts() -> dict[str, Any]:
+    units = {"growth_per_year": "share", "years": "years", "peak_to_mean": "ratio", "failures": "nodes"}
+    units |= {"headroom": "share"}
+    return {n: fact(getattr(fleet.Demand(), n), unit, "assumed", "lib/analyse/fleet.py") for n, unit in units.items()}
 
 
 def _sensitivity_facts(source: str) -> dict[str, Any]:
@@ -255,13 +278,19 @@ def _best_layout_facts(source: str) -> dict[str, Any]:
 
 
 def _shard_facts() -> list[dict[str, Any]]:
-    mark = "kernels, one GPU, no all-reduce"
-    return [
-        {"record": name, **{n: row[n] for n in ("precision", "phase", "batch", "context")}}
-        | {
-            "measured": fact(row["measured_ms"], "ms", "measured", f"records/shard/{name}: {mark}", "not all timed"),
-            "predicted": fact(row["predicted_ms"], "ms", "predicted", "data/operator_times.csv", "not predicted"),
-        }
-        for name, (_, steps) in h100_tables.shard_tables().items()
-        for row in records(steps)
-    ]
+    given = "data/operator_times.csv"
+    found = []
+    for row in records(h100_tables.shard_steps()):
+        own = f"records/shard/{row['record']}: {row['mark']}"
+        no = row["reason"] or "not every operator was timed"
+        found.append(
+            {n: "none" if row["reason"] else row[n] for n in ("precision", "phase")}
+            | {n: "none" if row["reason"] else int(row[n]) for n in ("batch", "context")}
+            | {
+                "record": row["record"],
+                "measured": fact(row.get("measured_ms"), "ms", "measured", own, no),
+                "predicted": fact(row.get("predicted_ms"), "ms", "predicted", given, row["reason"] or "not predicted"),
+                "together": fact(row.get("together_ms"), "ms", "predicted", f"{own}; {given}", no),
+            }
+        )
+    return found

@@ -46,8 +46,8 @@ def measured_from(
     Empty unless model, GPU and number of GPUs are the article's. By row id, for the launch of its engine and
     precision: ttft_p95_ms, tpot_p95_ms, output_tok_s (each with _low, _high) of the closed level at the row's stated
     requests at once, else the next below; capacity, output_tok_s_at_capacity, requests_s_at_capacity; level, load,
-    workload, launch, source, versions. A p95 without enough requests is left out. Also "engine_effect" {low, high}
-    and "contrasts" {"rows": list} for `factorial`, where two launches differ in one thing only.
+    workload, launch, source, versions. A p95 without enough requests is left out. Also "engine_effect" by
+    precision and "contrasts" {"rows": list} for `factorial`, where two launches differ in one thing only.
     """
     if not on_article_hardware(claims, gpus, model):
         return {}
@@ -77,7 +77,11 @@ def _of_contrasts(lines: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     engines = [line for line in rows if line["effect"] == "engine"]
     out: dict[str, dict[str, Any]] = {"contrasts": {"rows": rows}} if rows else {}
     if engines:
-        out["engine_effect"] = {"low": min(e["low"] for e in engines), "high": max(e["high"] for e in engines)}
+        effect: dict[str, Any] = {"engines": sorted({who for line in engines for who in line["engines"]})}
+        for kind in {line["precision"] for line in engines}:
+            of = [line for line in engines if line["precision"] == kind]
+            effect[kind] = {"low": min(e["low"] for e in of), "high": max(e["high"] for e in of)}
+        out["engine_effect"] = effect
     return out
 
 
@@ -138,6 +142,8 @@ def _contrast(one: Mapping[str, Any], two: Mapping[str, Any], workload: str) -> 
     return {
         "effect": effect,
         "contrast": contrast,
+        "precision": kinds[0],
+        "engines": [(x["engine"], str(x["versions"]["engine"])) for x in (one, two) if x["versions"].get("engine")],
         "value": value,
         "low": a["low"] / b["high"] if a["low"] and b["high"] else value,
         "high": a["high"] / b["low"] if a["high"] and b["low"] else value,

@@ -273,6 +273,18 @@ def prediction_errors() -> pd.DataFrame:
     return pd.DataFrame(agreement.per_point(published.references()))
 
 
-def shard_tables() -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
-    """Return each record of the shard probe against predictions, by operator and by step; empty without a record."""
-    return shards.every()
+def shard_steps() -> pd.DataFrame:
+    """Return the steps of every record of the shard probe against predictions (ms); a record that was refused is a
+    row with its reason. Empty without a record.
+    """
+    compared, refused = shards.every()
+    steps = [table.assign(record=name, mark=of["mark"].iloc[0], reason="") for name, (of, table) in compared.items()]
+    if refused:
+        steps.append(pd.DataFrame([{"record": n, "mark": "refused", "reason": why} for n, why in refused.items()]))
+    return pd.concat(steps, ignore_index=True) if steps else pd.DataFrame()
+
+
+def shard_operators() -> pd.DataFrame:
+    """Return the same by operator, without the records that were refused."""
+    tables = [table.assign(record=name) for name, (table, _) in shards.every()[0].items()]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()

@@ -7,8 +7,10 @@ bandwidth and matrix rate. Shares nothing with the predictions it is held agains
 Rule: every quantity errs on the fast side (peak rates, no latency, weights read once per step, in-switch all-reduce,
 overlap of compute, memory and link, the whole memory for weights and KV cache), so a prediction or a measurement
 beyond a bound is a finding about that number, never about the bound. Model of a step: the largest of FLOP / peak,
-bytes / bandwidth and all-reduce bytes / link rate, per GPU. What a whole node can do (`node`) is the most over every
-even split of its GPUs into replicas, metric by metric.
+bytes / bandwidth and all-reduce bytes / link rate, per GPU (the roofline of Williams, Waterman and Patterson, CACM
+2009). Two FLOP a weight and token as in Kaplan et al. 2020; two reductions a layer as in Shoeybi et al. 2019
+(Megatron-LM); grouped-query attention as in Ainslie et al. 2023. Rates: data/hardware.yaml, with its sources. What a
+whole node can do (`node`) is the most over every even split of its GPUs into replicas, metric by metric.
 """
 
 from dataclasses import dataclass
@@ -117,7 +119,8 @@ class Bound:
     def allreduce_bytes(self, tokens: float, ring: bool = False) -> float:
         """Bytes that each rank sends to reduce `tokens` tokens: two reductions a layer.
 
-        In-switch reduction sends (tp - 1) / tp of the activations once (the bound); a ring sends that twice.
+        In-switch reduction sends (tp - 1) / tp of the activations once (the bound; NVLink SHARP); a ring sends that
+        twice (Patarasuk and Yuan 2009).
         """
         m = self.model
         once = 2 * m.layers * (self.tp - 1) / self.tp * tokens * m.hidden * ACTIVATION_BYTES

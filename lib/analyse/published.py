@@ -35,7 +35,16 @@ ROW_ENGINES, ROW_PRECISIONS = ("vllm", "tensorrt_llm"), ("fp16", "fp8", "int4") 
 MODEL_FIELDS = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "tied_embeddings")
 GPU_FIELDS = ("memory_bytes", "memory_bytes_s", "flop_s", "link_bytes_s")
 PRECISION_FIELDS = ("weight_bytes", "kv_bytes", "head_bytes", "flops")
-THRESHOLDS = ("tolerance", "margin", "most", "min_output_tokens", "max_output_tokens", "scheduler_slots", "min_load")
+THRESHOLDS = (
+    "tolerance",
+    "margin",
+    "most",
+    "side",
+    "min_output_tokens",
+    "max_output_tokens",
+    "scheduler_slots",
+    "min_load",
+)
 RULES = (
     "row",
     "one_workload",
@@ -165,6 +174,9 @@ def claims(path: Path = DATA / "claims.yaml") -> dict[str, Any]:
     for part, names in (("sla", SLA_UNITS), ("thresholds", THRESHOLDS)):
         for key in names:
             _positive(f"{path.name}:{data[part]['_line']}: {part}", data[part], key)
+    if not data["sla"].get("where"):
+        place = f"{path.name}:{data['sla']['_line']}"
+        raise ConfigError(f"{place}: sla does not say where in the article it stands; add its source in `where`.")
     for row in data["rows"]:
         place = f"{path.name}:{row['_line']}: row '{row.get('id')}'"
         for key in ROW_UNITS:

@@ -34,9 +34,10 @@ def rule_sla_ttft(case: Case) -> Finding:
 def rule_itl(case: Case) -> Finding:
     """Inter-token latency at the SLA's load and at the row's own, by Little's law on the row's own numbers first."""
     limit, load, row = case.sla["inter_token_latency_ms"], case.limits["min_load"], case.row
-    if found := case.measured("tpot_p95_ms"):
+    if found := case.measured("tpot_p95_ms", least=load):
         value = found.get("tpot_p95_ms_high", found["tpot_p95_ms"])
-        return measured_verdict(f"measured p95 of {value:.1f} ms per token.", value < limit, value, "ms")
+        at = f" at {found['load']:g} requests" if "load" in found else ""
+        return measured_verdict(f"measured p95 of {value:.1f} ms per token{at}.", value < limit, value, "ms")
     lengths = [
         n
         for n in arithmetic.OUTPUT_LENGTHS
@@ -48,10 +49,10 @@ def rule_itl(case: Case) -> Finding:
     }
     evidence = [
         Evidence(
-            "published",
+            "assumed",
             "for" if max(values) < limit else "against",
             f"Little's law on the row: {min(values):.1f} to {max(values):.1f} ms at {n_req:g} requests",
-            "article",
+            f"article, table; {min(lengths)} to {max(lengths)} tokens an answer assumed",
             max(values),
             "ms",
         )
@@ -63,7 +64,7 @@ def rule_itl(case: Case) -> Finding:
         evidence.append(
             Evidence(
                 "predicted",
-                "for" if 2 * agreeing >= len(readings) else "against",
+                "for" if agreeing >= case.limits["side"] * len(readings) else "against",
                 f"{agreeing} of {len(readings)} readings stay below {limit:g} ms at the stated load",
                 case.world.predicted_by,
             )
@@ -101,7 +102,7 @@ def rule_concurrency(case: Case) -> Finding:
     def agrees(capacity: float) -> bool:
         return capacity >= stated if row["max_is_lower_bound"] else factor(max(capacity, 1e-9), stated) <= tolerance
 
-    if found := case.measured("capacity"):
+    if found := case.measured("capacity", least=0):
         return measured_verdict(
             f"measured capacity under the SLA {found['capacity']:.0f}.",
             agrees(found["capacity"]),
@@ -125,7 +126,7 @@ def rule_concurrency(case: Case) -> Finding:
             return CONTRADICTED, f"memory holds at most {max(sessions)} sessions of any workload.", evidence
     evidence.append(
         Evidence(
-            "published",
+            "assumed",
             "for" if stated <= case.limits["scheduler_slots"] else "against",
             "slots that the engine's scheduler has by default",
             "engine defaults",
@@ -160,7 +161,7 @@ def rule_documented(case: Case) -> Finding:
     return (
         verdict,
         f"{sum(e.side == 'for' for e in evidence)} documents for it, "
-        f"{sum(e.side == 'against' for e in evidence)} against.",
+        f"{sum(e.side == 'against' for e in evidence)} against; no record of this study looks for it yet.",
         evidence,
     )
 
@@ -174,39 +175,31 @@ def rule_lora(case: Case) -> Finding:
             f"a switch takes {one:.0f} ms in vLLM and {two:.0f} ms in TensorRT-LLM.", one < two
         )
         return verdict, reason, _documents(case) + more
-    return UNTESTABLE, "both engines switch adapters; no record times it.", _documents(case)
+    return UNTESTABLE, "both engines switch adapters; no record of this study times it yet.", _documents(case)
 
 
 def rule_engine_choice(case: Case) -> Finding:
-    """One engine faster than the other at equal precision."""
-    found = case.world.measured.get("engine_effect", {})
-    if "low" in found and "high" in found:
+    """One engine faster than the other at the row's precision; other precisions stand in the reason, beside it."""
+    kind = case.row["precision"]
+    if found := case.world.measured.get("engine_effect", {}).get(kind):
+        says = f"measured {found['low']:.2f} to {found['high']:.2f} times at {kind}"
         if found["low"] <= 1 <= found["high"]:
-            return (
-                DEPENDS,
-                f"measured {found['low']:.2f} to {found['high']:.2f} times at equal precision: not distinguishable.",
-                [],
-            )
-        return measured_verdict(
-            f"measured {found['low']:.2f} to {found['high']:.2f} times at equal precision.", found["low"] > 1
-        )
-    effects = case.world.engine_effects
+            return DEPENDS, f"{says}: not distinguishable.", []
+        return measured_verdict(f"{says}.", found["low"] > 1)
+    effects = case.world.engine_effects.get(kind, ())
     verdict, reason, evidence = by_share(
-        case, sum(e > 1 for e in effects), len(effects), "make it faster than the other engine at equal precision"
+        case, sum(e > 1 for e in effects), len(effects), f"make it faster than the other engine at {kind}"
     )
     if effects:
         reason = f"{reason} The effect spans {min(effects):.2f} to {max(effects):.2f}."
+    for other, values in case.world.engine_effects.items():
+        if other != kind:
+            reason = f"{reason} At {other}, of which the claim does not speak, {sum(v > 1 for v in values)} of "
+            reason = f"{reason}{len(values)} do ({min(values):.2f} to {max(values):.2f})."
     peers = [
-        Evidence(
-            "published",
-            "for" if p["value"] > 1 else "against",
-            "engines at equal precision",
-            p["source"],
-            p["value"],
-            "ratio",
-        )
+        Evidence("published", "for" if p["value"] > 1 else "against", p["what"], p["source"], p["value"], "ratio")
         for p in case.world.ratios
-        if p["effect"] == "engine"
+        if p["effect"] == "engine" and p["precision"] == kind
     ]
     return verdict, reason, evidence + peers
 

@@ -4,6 +4,10 @@ Pure functions: a case in, (verdict, reason, evidence) out. Refuses nothing; no 
 testable here".
 """
 
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from lib.analyse import arithmetic
 from lib.analyse.cases import Case, Finding, by_share, factor, measured_verdict, near, same_work_ratios
 from lib.analyse.evidence import CONTRADICTED, DEPENDS, IMPLAUSIBLE, Evidence
@@ -85,45 +89,59 @@ def rule_order(case: Case) -> Finding:
         )
     ratios = _pairs(case, key)
     verdict, reason, evidence = by_share(case, sum(ratio < 1 for ratio in ratios), len(ratios), "put it first")
-    physics = Evidence(
-        "bound", "against", "weight-only INT4 multiplies at 16 bit: the prefill has the same work", "physics.py"
-    )
-    return verdict, reason, [*evidence, physics]
+    if ratios and "int4" in (case.row["precision"], case.rows[case.claim["other"]]["precision"]):
+        reason = f"{reason} INT4 predictions are estimates: no INT4 kernel was measured on this GPU."
+    return verdict, reason, evidence + _bound_on_order(case)
+
+
+def _bound_on_order(case: Case) -> list[Evidence]:
+    """Whether the shortest possible prefill of a row is shorter than another's: weight-only formats multiply at 16
+    bit, so they save where a prompt is short enough for the reading of weights to decide.
+    """
+    least = {(b["row"], b["workload"]): b["ttft_ms"] for b in case.world.bounds}
+    one, two = case.row["id"], case.claim["other"]
+    pairs = [(t, least[two, work]) for (row, work), t in least.items() if row == one and (two, work) in least]
+    if not pairs:
+        return []
+    shorter = sum(a < b for a, b in pairs) / len(pairs)
+    says = f"its shortest possible prefill is shorter in {sum(a < b for a, b in pairs)} of {len(pairs)} workloads"
+    return [
+        Evidence("bound", "for" if shorter >= case.limits["side"] else "against", says, "physics.py", shorter, "share")
+    ]
 
 
 def rule_ratio(case: Case) -> Finding:
-    """Throughput per dollar of one row over another on the same node."""
+    """Throughput per dollar of one row over another on the same node.
+
+    The article's own rows cannot vouch for their ratio, and an engine's or a precision's effect alone cannot refute
+    one that mixes both: neither is on a side; the reason states them.
+    """
     claimed, tolerance, key = case.claim["value"], case.limits["tolerance"], "output_tok_s"
     own = arithmetic.price_ratio(case.row[key], case.rows[case.claim["other"]][key])
-    evidence = [
-        Evidence(
-            "published",
-            "for" if factor(own, claimed) <= tolerance else "against",
-            "ratio of the article's own rows at equal node price",
-            "article",
-            own,
-            "ratio",
-        )
-    ]
+    arithmetic_says = f"Arithmetic of the table gives {own:.2f}."
     one, two = case.measured(key), case.measured(key, row=case.claim["other"])
     if one and two:
         ratio = arithmetic.price_ratio(one[key], two[key])
-        verdict, reason, more = measured_verdict(
-            f"measured {ratio:.2f} times.", factor(ratio, claimed) <= tolerance, ratio, "ratio"
-        )
-        return verdict, reason, evidence + more
-    ratios = _pairs(case, key)
-    for peer in case.world.ratios:
-        side = "for" if factor(peer["value"], claimed) <= tolerance else "against"
-        evidence.append(Evidence("published", side, f"{peer['effect']} effect", peer["source"], peer["value"], "ratio"))
-    near_peers = sum(factor(peer["value"], claimed) <= tolerance for peer in case.world.ratios)
-    verdict, reason, more = by_share(
+        agrees = factor(ratio, claimed) <= tolerance
+        return measured_verdict(f"measured {ratio:.2f} times. {arithmetic_says}", agrees, ratio, "ratio")
+    ratios, joint = _pairs(case, key), _joint(case.world.ratios)
+    verdict, reason, evidence = by_share(
         case,
         sum(factor(r, claimed) <= tolerance for r in ratios),
         len(ratios),
         f"come within {tolerance:g} times of it",
     )
     if ratios:
-        span = f"They span {min(ratios):.2f} to {max(ratios):.2f}"
-        reason = f"{reason} {span}; {near_peers} published ratios of engines or precisions come near it."
-    return (DEPENDS if verdict == IMPLAUSIBLE and near_peers else verdict), reason, evidence + more
+        reason = f"{reason} They span {min(ratios):.2f} to {max(ratios):.2f}."
+    if joint:
+        reason = f"{reason} Published effects of engine and precision multiply to {joint[0]:.2f} to {joint[1]:.2f}."
+    reached = joint is not None and joint[0] / tolerance <= claimed <= joint[1] * tolerance
+    return (DEPENDS if verdict == IMPLAUSIBLE and reached else verdict), f"{reason} {arithmetic_says}", evidence
+
+
+def _joint(ratios: Iterable[Mapping[str, Any]]) -> tuple[float, float] | None:
+    """Range of the published engine effects times the published precision effects; None without any."""
+    given = list(ratios)
+    effects = [[r["value"] for r in given if r["effect"] == effect] for effect in ("engine", "precision")]
+    known = [values for values in effects if values]
+    return (math.prod(map(min, known)), math.prod(map(max, known))) if known else None

@@ -1,7 +1,8 @@
 """Hold a shard record (kernels of one rank, one GPU) against the predictions for the very GPU it ran on.
 
-Per operator and per step; the all-reduce and the output head stay predicted, since one GPU cannot time the first and
-the probe leaves out the second. A record of a GPU without predictions is refused, with the GPUs that have some.
+Per operator and per step. One GPU cannot time the all-reduce and the probe leaves out the output head: they are
+predicted, and stand only in a sum that is called predicted. A record of a GPU without predictions is refused, with
+the GPUs that have some; among several it leaves the others as they are.
 
 Rule: measured and predicted values stand in columns of their own; torch's kernels are no engine's, so a ratio is a
 check, not a correction.
@@ -55,8 +56,8 @@ def gpu_of(device: str, known: list[str]) -> str:
 
 
 def by_operator(record: Mapping[str, Any], predicted: pd.DataFrame) -> pd.DataFrame:
-    """One row per point and operator: measured_ms and predicted_ms of a whole step, their ratio, and the reason of
-    a gap.
+    """One row per point and operator: measured_ms and predicted_ms of a whole step, their ratio, the reason of a gap,
+    and the record's own mark.
     """
     gpu = gpu_of(record["gpu"], sorted(predicted["gpu"].unique()))
     here = predicted[predicted["gpu"] == gpu]
@@ -71,12 +72,12 @@ def by_operator(record: Mapping[str, Any], predicted: pd.DataFrame) -> pd.DataFr
         .merge(measured[[*keys, "kernel", "measured_ms", "reason"]], on=keys, how="outer")
     )
     both["ratio"] = both["measured_ms"] / both["predicted_ms"]
-    return both.assign(gpu=gpu)
+    return both.assign(gpu=gpu, mark=record["mark"])
 
 
 def by_step(operators: pd.DataFrame) -> pd.DataFrame:
-    """One row per point: a step with the probe's kernels plus predicted all-reduce and head, beside the predicted
-    step (ms).
+    """One row per point, in ms: the probe's kernels of a step, measured and predicted, their ratio, and together_ms,
+    a prediction: the measured kernels plus all-reduce and head as predicted.
 
     A point with an operator that could not be timed has no measured step.
     """
@@ -84,12 +85,10 @@ def by_step(operators: pd.DataFrame) -> pd.DataFrame:
     for point, part in operators.groupby(POINT):
         probed = part[~part["operator"].isin(PREDICTED_ONLY)]
         kept = part[part["operator"].isin(PREDICTED_ONLY)]["predicted_ms"].sum()
-        total = probed["measured_ms"].sum(skipna=False) + kept
-        predicted = part["predicted_ms"].sum(skipna=False)
-        rows.append(
-            dict(zip(POINT, point, strict=True))
-            | {"measured_ms": total, "predicted_ms": predicted, "ratio": total / predicted}
-        )
+        total = probed["measured_ms"].sum(skipna=False)
+        predicted = probed["predicted_ms"].sum(skipna=False)
+        times = {"measured_ms": total, "predicted_ms": predicted, "ratio": total / predicted}
+        rows.append(dict(zip(POINT, point, strict=True)) | times | {"together_ms": total + kept})
     return pd.DataFrame(rows)
 
 
@@ -103,25 +102,39 @@ def compare(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         operators = by_operator(record, operator_times())
     except (OSError, ValueError, KeyError, TypeError) as why:
         raise RecordError(
-            f"{path} is no shard record ({why!r}); `make shard-probe` writes one into records/shard on a "
+            f"{path.name} is no shard record ({why!r}); `make shard-probe` writes one into records/shard on a "
             "machine with a GPU."
         ) from why
     return operators, by_step(operators)
 
 
-def every(folder: Path = RECORDS / "shard") -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
-    """Return `compare` of each record of the shard probe, by file name; empty where none was taken."""
-    return {path.name: compare(path) for path in sorted(folder.glob("*.json"))}
+def every(folder: Path = RECORDS / "shard") -> tuple[dict[str, tuple[pd.DataFrame, pd.DataFrame]], dict[str, str]]:
+    """Return `compare` of each record of the shard probe and the reason of each refusal, both by file name; empty
+    where none was taken.
+    """
+    compared: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = {}
+    refused: dict[str, str] = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            compared[path.name] = compare(path)
+        except RecordError as why:
+            refused[path.name] = str(why)
+    return compared, refused
 
 
 def main() -> None:
     """Print the comparison of the records named, or of all in records/shard."""
-    found = {path: compare(Path(path)) for path in sys.argv[1:]} or every()
+    refused: dict[str, str] = {}
+    found = {path: compare(Path(path)) for path in sys.argv[1:]}
     if not found:
+        found, refused = every()
+    if not (found or refused):
         raise RecordError("records/shard holds no record; `make shard-probe` writes one on a machine with a GPU.")
     for name, (operators, steps) in found.items():
-        print(f"{name}: measured (kernels, one GPU, no all-reduce) against predicted, ms")
+        print(f"{name}: {operators['mark'].iloc[0]} against predicted, ms")
         print(operators.to_string(index=False), steps.to_string(index=False), sep="\n\n")
+    for name, why in refused.items():
+        print(f"{name}: {why}")
 
 
 if __name__ == "__main__":

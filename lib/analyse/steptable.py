@@ -128,6 +128,8 @@ def main() -> None:
         for row in operators(name, system, SHARD_POINTS)
     ]
     write(DATA / "operator_times.csv", pd.DataFrame(by_operator).to_csv(index=False, lineterminator="\n"))
+    made = {"made_by": "python -m lib.analyse.steptable", "library": meta["library"], "library_version": VERSION}
+    write(DATA / "operator_times.meta.json", json.dumps(made | {"model": MODEL}, indent=1) + "\n")
     write(DATA / "step_times.csv", pd.DataFrame(table).to_csv(index=False, lineterminator="\n"))
     write(DATA / "step_times.meta.json", json.dumps(meta, indent=1) + "\n")
 

@@ -25,6 +25,8 @@ CONTENDERS = {  # by engine and precision of a row
     ("tensorrt_llm", "fp8"): ("tensorrt_llm-fp8",),
     ("tensorrt_llm", "int4"): (),
 }
+KINDS = {"bf16": "fp16"}  # precisions of predictions and publications that rows of the article call otherwise
+SAME = ("gpu", "gpus", "isl", "osl", "load", "metric")  # what two published points must share to be compared
 SINGLE = [workload for workload in WORKLOADS if workload.turns == 1]
 
 
@@ -35,8 +37,8 @@ def bound_of(precision: str, layout: str, model: str, gpu: str) -> tuple[physics
 
 
 def bound_rows(claims: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One dict per row of the article's table and workload, each limit in the layout that allows most: TTFT and
-    decode step (ms), throughput (tok/s), sessions that fit.
+    """One dict per row of the article's table and workload, each limit in the layout that allows most: TTFT, decode
+    step at the row's load and time per token at any load (ms), throughput (tok/s), sessions that fit.
     """
     article, rows = claims["article"], []
     for row in claims["rows"]:
@@ -51,6 +53,7 @@ def bound_rows(claims: Mapping[str, Any]) -> list[dict[str, Any]]:
                     "concurrency": row["max_concurrent"],
                     "ttft_ms": limit.prefill_s(w.isl) * 1e3,
                     "itl_ms": limit.decode_step_s(row["max_concurrent"], w.isl + w.osl / 2) * 1e3,
+                    "tpot_ms": limit.decode_step_s(1, w.isl) * 1e3,
                     "output_tok_s": limit.throughput_tok_s(w.isl, w.osl, row["max_concurrent"]),
                     "sessions": limit.sessions_that_fit(w.isl + w.osl),
                 }
@@ -95,40 +98,57 @@ def _holds(prediction: Mapping[str, Any]) -> bool:
 
 
 def published_ratios(references: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Ratios between published points that differ in one thing only: precision (fp8 / 16 bit), engine
-    (TensorRT-LLM / vLLM) or version.
+    """Ratios between published points of the same lengths, load and GPUs that differ in precision (fp8 / 16 bit), in
+    engine (TensorRT-LLM / vLLM) or in version; `held` says what else is equal and what is not.
+
+    Where a newer version of one engine stands under the same conditions, a pair with the older one mixes the engine
+    with the version, and its effect is called "engine and version".
     """
     points = [r for r in references if r["metric"] in ("output_throughput", "request_throughput")]
     ratios: list[dict[str, Any]] = []
-
-    def pair(effect: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> None:
-        ratios.append(
-            {
-                "effect": effect,
-                "value": one["value"] / two["value"],
-                "isl": one["isl"],
-                "osl": one["osl"],
-                "load": one["load"],
-                "what": f"{one['engine']} {one['engine_version']} {one['precision']} / "
-                f"{two['engine']} {two['engine_version']} {two['precision']}",
-                "source": one["source"] if one["source"] == two["source"] else f"{one['source']}; {two['source']}",
-            }
-        )
-
-    same = ("gpu", "gpus", "isl", "osl", "load", "metric")
     for i, a in enumerate(points):
         for b in points[i + 1 :]:
-            if any(a[key] != b[key] for key in same):
+            if any(a[key] != b[key] for key in SAME):
                 continue
             engine, precision = a["engine"] == b["engine"], a["precision"] == b["precision"]
             version = a["engine_version"] == b["engine_version"]
             if engine and version and not precision and a["model"] == b["model"]:
-                pair("precision", *((a, b) if a["precision"] == "fp8" else (b, a)))
+                ratios.append(_ratio("precision", *((a, b) if a["precision"] == "fp8" else (b, a))))
             elif not engine and precision:
-                pair("engine", *((a, b) if a["engine"] == "TensorRT-LLM" else (b, a)))
+                effect = "engine and version" if _replaced(a, points) or _replaced(b, points) else "engine"
+                ratios.append(_ratio(effect, *((a, b) if a["engine"] == "TensorRT-LLM" else (b, a))))
             elif engine and precision and not version and a["layout"] == b["layout"]:
-                pair("version", *((a, b) if _number(a["engine_version"]) > _number(b["engine_version"]) else (b, a)))
+                newer = _number(a["engine_version"]) > _number(b["engine_version"])
+                ratios.append(_ratio("version", *((a, b) if newer else (b, a))))
     return ratios
+
+
+def _ratio(effect: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    words = {"precision": "engine, version", "version": "engine, precision"}.get(effect, "precision")
+    model, layout = one["model"] == two["model"], one["layout"].split()[0] == two["layout"].split()[0]
+    equal = [words, *["model"] * model, *["layout"] * layout, "lengths, load, GPUs"]
+    unlike = [*[f"model {one['model']} / {two['model']}"] * (not model), *["layout"] * (not layout)]
+    unlike += {"precision": ["format of the KV cache"], "version": []}.get(effect, ["versions, each engine's own"])
+    return {
+        "effect": effect,
+        "precision": KINDS.get(one["precision"], one["precision"]),
+        "engine": one["engine"],
+        "value": one["value"] / two["value"],
+        "isl": one["isl"],
+        "osl": one["osl"],
+        "load": one["load"],
+        "what": f"{one['engine']} {one['engine_version']} {one['precision']} / "
+        f"{two['engine']} {two['engine_version']} {two['precision']}",
+        "held": ", ".join(equal) + (f"; not equal: {', '.join(unlike)}" if unlike else ""),
+        "source": one["source"] if one["source"] == two["source"] else f"{one['source']}; {two['source']}",
+    }
+
+
+def _replaced(point: Mapping[str, Any], points: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a newer version of the engine is published under the same conditions."""
+    same = (*SAME, "engine", "precision", "model", "layout")
+    newer = [p for p in points if _number(p["engine_version"]) > _number(point["engine_version"])]
+    return any(all(p[key] == point[key] for key in same) for p in newer)
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -163,17 +183,26 @@ def set_aside(
     kept: dict[str, Mapping[str, Any]] = dict(measured)
     findings = []
     for row in {b["row"] for b in bounds}:
-        found = measured.get(row, {})
+        found = dict(measured.get(row, {}))
+        for name in ("output_tok_s", "ttft_p95_ms", "tpot_p95_ms"):  # a value without an interval is its own limit
+            if name in found:
+                found = {f"{name}_low": found[name], f"{name}_high": found[name]} | found
         of_row = [b for b in bounds if b["row"] == row]
         limits = [b for b in of_row if b["workload"] == found.get("workload")] or of_row
         most, least = max(b["output_tok_s"] for b in limits), min(b["ttft_ms"] for b in limits)
-        least_tok_s = found.get("output_tok_s_low", found.get("output_tok_s", 0))
-        if least_tok_s > most or found.get("ttft_p95_ms_high", found.get("ttft_p95_ms", least)) < least:
-            findings.append(
-                f"{row}: measured {found.get('output_tok_s')} tok/s and TTFT "
-                f"{found.get('ttft_p95_ms')} ms, beyond the bound of {most:.0f} tok/s "
-                f"and {least:.1f} ms; set aside."
+        gap, sessions = min(b["tpot_ms"] for b in limits), max(b["sessions"] for b in limits)
+        beyond = [
+            f"{what} {found[name]:,.1f} {unit}, beyond the bound of {bound:,.1f} {unit}"
+            for what, name, unit, bound, is_beyond in (
+                ("throughput", "output_tok_s", "tok/s", most, found.get("output_tok_s_low", -1) > most),
+                ("TTFT", "ttft_p95_ms", "ms", least, found.get("ttft_p95_ms_high", least) < least),
+                ("time per token", "tpot_p95_ms", "ms", gap, found.get("tpot_p95_ms_high", gap) < gap),
+                ("capacity", "capacity", "sessions", sessions, found.get("capacity", 0) > sessions),
             )
+            if is_beyond
+        ]
+        if beyond:
+            findings.append(f"{row}: measured {'; '.join(beyond)}; set aside.")
             kept = without(kept, row)
     return kept, findings
 
@@ -187,5 +216,7 @@ def gather(
     bounds = bound_rows(claims)
     kept, findings = set_aside(measured or {}, bounds)
     ratios = [r for r in published_ratios(published.references()) if r["effect"] in ("precision", "engine")]
-    effects = engine_effects(predictions)["ratio"].to_list()
+    effects: dict[str, list[float]] = {}
+    for effect in records(engine_effects(predictions)):
+        effects.setdefault(KINDS.get(effect["precision"], effect["precision"]), []).append(effect["ratio"])
     return World(readings(claims, predictions), bounds, ratios, effects, kept), findings

@@ -146,7 +146,7 @@ FIGURES: dict[str, Callable[[Study], Any]] = {
         h100_tables.cost_curves(), float(published.claims()["sla"]["ttft_ms"])
     ),
     "factorial": lambda s: plots_h100.effects(
-        h100_tables.factorial_table(), float(s.facts["h100"]["ratio"]["own"]["value"])
+        h100_tables.factorial_table(s.of_article), float(s.facts["h100"]["ratio"]["own"]["value"])
     ),
 }
 ABOUT_H100 = ("arithmetic", "h100", "capacity", "cost", "factorial")  # drawn from data/ alone

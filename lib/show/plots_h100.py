@@ -25,7 +25,7 @@ def capacity_by_configuration(table: pd.DataFrame, sessions: float, axes: Any = 
     Parameters
     ----------
     table : `lib.analyse.h100_tables.capacities`: config, engine, precision, layout, policy, workload, capacity,
-        at_least.
+        at_least, bound_sessions; a tick is what memory holds in the best layout, where that lies on the axis.
     sessions : what the SLA asks for.
     axes : one per kind of work, at least.
     """
@@ -34,6 +34,7 @@ def capacity_by_configuration(table: pd.DataFrame, sessions: float, axes: Any = 
     if axes is None:
         axes = _panels(len(works), 0.62 + 0.21 * len(configs), sharex=True, sharey=True)
     best = _best(rows.dropna(subset=["capacity"]), "capacity", largest=True)
+    end = 1.35 * float(rows["capacity"].max())
     for ax, work in zip(np.ravel(axes), works, strict=False):
         ax.set_title(work)
         for y, config in enumerate(configs):
@@ -47,6 +48,8 @@ def capacity_by_configuration(table: pd.DataFrame, sessions: float, axes: Any = 
             ax.plot(values, [y] * len(values), **(look | {"markersize": 3, "alpha": 0.55}))
             top = best.loc[(config, work)]
             ax.plot([top["capacity"]], [y], **(look | {"markersize": 5.5}))
+            if top["bound_sessions"] <= end:
+                ax.plot([top["bound_sessions"]], [y], marker="|", markersize=8, color=style.MUTED, linestyle="none")
             word = f"{digits(float(np.floor(top['capacity'])))}{'+' if top['at_least'] else ''} {top['layout']}"
             ax.annotate(
                 word, (top["capacity"], y), xytext=(6, 0), textcoords="offset points", fontsize=6.5, va="center",
@@ -55,7 +58,7 @@ def capacity_by_configuration(table: pd.DataFrame, sessions: float, axes: Any = 
         draw.sla_line(ax, sessions, f"SLA {digits(sessions)}", vertical=True)
         ax.set_yticks(range(len(configs)), [_named(rows, config) for config in configs])
         ax.set_ylim(len(configs) - 0.4, -1.1)
-        ax.set_xlim(0, 1.35 * float(rows["capacity"].max()))
+        ax.set_xlim(0, end)
         ax.grid(axis="x")
         ax.grid(False, axis="y")
     _blank(axes, len(works))
@@ -148,7 +151,7 @@ def effects(table: pd.DataFrame, claimed: float, ax: Axes | None = None) -> Axes
         f"the article: {digits(claimed)}×", (claimed, 1), xycoords=("data", "axes fraction"), xytext=(3, -2),
         textcoords="offset points", color=style.VERMILION, fontsize=7.5, va="top",
     )  # fmt: skip
-    ax.set_xlabel("ratio of output throughput, everything else equal")
+    ax.set_xlabel("ratio of output throughput")
     ax.grid(axis="x")
     ax.grid(False, axis="y")
     style.figure_of(ax).legend(handles=_kinds(rows), loc="outside lower left", ncols=3)
