@@ -54,11 +54,6 @@ def lag_s(c: Columns) -> Floats:
     return _seconds(c["sent_ns"] - c["due_ns"])
 
 
-def visible_s(c: Columns) -> Floats:
-    """Time to the first token event that is not reasoning: visible - sent."""
-    return _seconds(c["visible_ns"] - c["sent_ns"])
-
-
 @dataclass(frozen=True)
 class Metric:
     """A per-request metric: how it is named, shown and computed."""
