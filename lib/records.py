@@ -109,6 +109,13 @@ def write_whole(path: Path, data: bytes) -> None:
         ) from error
 
 
+def encoded(table: pa.Table) -> bytes:
+    """Encode rows of `REQUESTS` or `TELEMETRY` as the bytes of a Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=["level", "phase", "status", "stamp_source"])
+    return bytes(sink.getvalue().to_pybytes())
+
+
 def write(path: Path, table: pa.Table, meta: dict[str, Any]) -> str:
     """Write a record and its checksum.
 
@@ -131,9 +138,7 @@ def write(path: Path, table: pa.Table, meta: dict[str, Any]) -> str:
         raise RecordError(f"{path}: columns {table.schema.names} are not those of schema {SCHEMA}: {expected.names}.")
     text = json.dumps({"schema": SCHEMA, **meta}, sort_keys=True, allow_nan=False)
     table = table.cast(expected).replace_schema_metadata({META_KEY: text.encode()})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", use_dictionary=["level", "phase", "status", "stamp_source"])
-    data = sink.getvalue().to_pybytes()
+    data = encoded(table)
     checksum_path(path).unlink(missing_ok=True)  # a kill in between leaves no checksum rather than a wrong one
     write_whole(path, data)
     digest = hashlib.sha256(data).hexdigest()

@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from lib import paths, records
@@ -237,6 +236,4 @@ def _note(
 
 
 def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), sink, compression="zstd")
-    records.write_whole(path, sink.getvalue().to_pybytes())
+    records.write_whole(path, records.encoded(pa.Table.from_pylist(rows, schema=schema)))
