@@ -9,6 +9,7 @@ ours as a paragraph instead of a stack trace, and keep a failed copy from lookin
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import papermill
@@ -20,7 +21,6 @@ from lib import errors, paths
 from lib.errors import ConfigError, StudyError, tell
 
 KERNEL_START_S = 120  # a busy laptop needs longer than papermill's minute
-IPC = Config({"KernelManager": {"transport": "ipc"}})  # no port that others could speak to or that could be taken
 
 
 def execute(source: Path, target: Path, parameters: dict[str, str]) -> None:
@@ -42,17 +42,18 @@ def execute(source: Path, target: Path, parameters: dict[str, str]) -> None:
     working = target.with_suffix(f".{os.getpid()}.tmp.ipynb")
     os.environ["PYTHONPATH"] = str(paths.ROOT)  # the kernel imports lib whatever its working directory
     try:
-        papermill.execute_notebook(
-            str(source),
-            str(working),
-            parameters,
-            kernel_name="python3",
-            language="python",
-            progress_bar=False,
-            start_timeout=KERNEL_START_S,
-            cwd=str(paths.ROOT),
-            config=IPC,
-        )
+        with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:
+            papermill.execute_notebook(
+                str(source),
+                str(working),
+                parameters,
+                kernel_name="python3",
+                language="python",
+                progress_bar=False,
+                start_timeout=KERNEL_START_S,
+                cwd=str(paths.ROOT),
+                config=_private(sockets),
+            )
         working.replace(target)
         failed.unlink(missing_ok=True)
     except PapermillExecutionError as error:
@@ -67,6 +68,14 @@ def execute(source: Path, target: Path, parameters: dict[str, str]) -> None:
         ) from error
     finally:
         working.unlink(missing_ok=True)
+
+
+def _private(folder: str) -> Config:
+    """Let the kernel be spoken to through sockets in a folder of this user's alone: no port others could reach or take.
+
+    Without a folder of its own, every kernel that shares a working directory would share the same socket names.
+    """
+    return Config({"KernelManager": {"transport": "ipc", "ip": str(Path(folder) / "socket")}})
 
 
 def main() -> None:

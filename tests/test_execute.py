@@ -1,8 +1,12 @@
 """A notebook's result appears whole or not at all; its refusals read as paragraphs."""
 
+import subprocess
+import sys
+
 import nbformat
 import pytest
 
+from lib import paths
 from lib.errors import ConfigError, StudyError
 from lib.execute import execute
 
@@ -25,6 +29,18 @@ def test_executed_copy_appears_and_the_source_is_untouched(tmp_path):
     assert "x is 007" in (tmp_path / "out" / "a.ipynb").read_text()
     assert source.read_bytes() == before
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["a.ipynb"]
+
+
+def test_notebooks_executed_at_once_keep_apart(tmp_path):
+    sources = [notebook(tmp_path / f"{i}.ipynb", f"x = {i}", "print('mine:', x)") for i in range(3)]
+    running = [
+        subprocess.Popen([sys.executable, "-m", "lib.execute", str(source), str(tmp_path / "out" / source.name)])
+        for source in sources
+    ]
+    assert [process.wait(120) for process in running] == [0, 0, 0]
+    for i, source in enumerate(sources):
+        assert f"mine: {i}" in (tmp_path / "out" / source.name).read_text()
+    assert not list(paths.ROOT.glob("kernel-*")), "sockets belong in a folder of their own"
 
 
 def test_a_failed_notebook_never_looks_up_to_date(tmp_path):
