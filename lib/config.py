@@ -237,8 +237,12 @@ def launch_names(profile: str) -> list[str]:
 
 
 def config_hash(study: Study, launch: Launch) -> str:
-    """First 16 hex digits of the SHA-256 over everything that decides a launch's numbers."""
-    text = json.dumps([study.model_dump(mode="json"), launch.model_dump(mode="json")], sort_keys=True)
+    """First 16 hex digits of the SHA-256 over everything that decides a launch's numbers.
+
+    Keys without a value do not count, so that a key added later (None by default) leaves records taken before it valid.
+    """
+    said = [section.model_dump(mode="json", exclude_none=True) for section in (study, launch)]
+    text = json.dumps(said, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -165,7 +165,8 @@ class _Session:
             }
             for e in exchanges
         ]
-        failed = sum(row["phase"] == "measured" and row["status"] != "complete" for row in rows)
+        # Requests that only ran out of time tell of an overload, and a second taking would tell the same.
+        failed = sum(row["phase"] == "measured" and row["status"] not in ("complete", "unfinished") for row in rows)
         again = bool(failed) and not (self.partial / f"{taking.key}.0.retaken.json").exists()
         if again:
             _write(self.partial / f"{taking.key}.0.retaken.parquet", rows, records.REQUESTS)
