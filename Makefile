@@ -79,11 +79,12 @@ $(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
 # numbers -> pictures
-$(B)/06_figures.ipynb: notebooks/06_figures.ipynb $(B)/05_tables.ipynb $(filter-out %/article.py %/pictures.py %/datatables.py %/readme.py,$(wildcard lib/show/*.py))
+DRAWING := $(filter-out %/article.py %/pictures.py %/datatables.py %/readme.py,$(wildcard lib/show/*.py))
+$(B)/06_%.ipynb: notebooks/06_%.ipynb $(B)/05_tables.ipynb $(DRAWING)
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
 # numbers, pictures -> prose
-$(PAGE): report/article.md $(wildcard report/template/*) $(B)/03_physics_and_prediction.ipynb $(B)/06_figures.ipynb $(wildcard lib/show/*.py)
+$(PAGE): report/article.md $(wildcard report/template/*) $(B)/03_physics_and_prediction.ipynb $(B)/06_figures.ipynb $(B)/06_figures_h100.ipynb $(wildcard lib/show/*.py)
 	@$(STUDY_PYTHON) -m lib.show.article $(PROFILE) $(DEPTH)
 
 env:

@@ -113,3 +113,20 @@ def test_build_all_tells_what_failed_and_goes_on(recipes, capsys):
     outcome = {m["artifact"]: m for m in build.build_all("smoke")}
     assert "broken" in outcome["smollm2-135m-gguf-q8_0"]["failed"]
     assert json.dumps(outcome[NAME]["files"])
+
+
+WAITS_FOR_THE_OTHER = """
+import time
+from pathlib import Path
+here = Path(__file__).with_suffix(".here")
+here.touch()
+while len(list(here.parent.glob("*.here"))) < 2:
+    time.sleep(0.01)
+"""
+
+
+def test_two_are_built_at_once(recipes):
+    assert build.needed("smoke") == [NAME, "smollm2-135m-gguf-q8_0"]
+    for name in build.needed("smoke"):
+        (recipes / build.recipe(name).script).write_text(WAITS_FOR_THE_OTHER + RECIPE)
+    assert [m["artifact"] for m in build.build_all("smoke")] == build.needed("smoke")

