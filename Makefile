@@ -37,6 +37,7 @@ report: env check  ## run what is missing of the study and render the article: r
 	then rm -f $(B)/02_measure-$$launch.ipynb; fi; done     # its record was removed: take it again
 	@status=0; \
 	$(MAKE) --no-print-directory -j1 -k measured || status=$$?; \
+	[ -e records/$(STUDY)/calibration.json ] || $(STUDY_PYTHON) -m lib.measure.calibrate_study $(PROFILE) $(DEPTH) light || status=$$?; \
 	$(MAKE) --no-print-directory -j2 article || status=$$?; \
 	exit $$status
 
@@ -74,7 +75,7 @@ $(B)/03_physics_and_prediction.ipynb: notebooks/03_physics_and_prediction.ipynb 
 	@$(EXECUTE) $< $@
 
 # records -> numbers
-RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json records/calibration.json records/shard/*.json)
+RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json records/$(STUDY)/calibration.json records/shard/*.json)
 $(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard data/*) $(wildcard lib/analyse/*.py) $(READING)
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
@@ -96,8 +97,8 @@ check: env
 
 ##@ Keeping it true
 
-calibrate: env  ## measure the load client's own error on this computer, against a server whose timings are known
-	@$(STUDY_PYTHON) -m lib.measure.calibrate
+calibrate: env  ## measure the load client's own error at this profile's loads and beyond, against a server whose timings are known
+	@$(STUDY_PYTHON) -m lib.measure.calibrate_study $(PROFILE) $(DEPTH)
 
 shard-probe:  ## time one rank of Llama-3-70B on this computer's GPU: make shard-probe TORCH_PYTHON=python (one with torch)
 	@$(or $(TORCH_PYTHON),$(PYTHON)) -m lib.measure.shard

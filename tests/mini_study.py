@@ -3,7 +3,8 @@
     python tests/mini_study.py ROOT LAUNCH        take one launch of the study under ROOT
 
 The stand-in streams like an engine at a steady pace. Its launch's settings make it misbehave: `dies_after` requests it
-exits in mid-stream, once (the file `died` in ROOT remembers).
+exits in mid-stream, once (the file `died` in ROOT remembers); `fault` is one of those of paced_server.py.
+The environment variable CLIENTS forces the number of client processes of every level.
 """
 
 import json
@@ -19,7 +20,7 @@ from lib.config import Strict
 from lib.engines import base, build, registry, talk
 from lib.engines.base import Engine, Precision, claim
 from lib.errors import tell
-from lib.measure import hostprobe, session
+from lib.measure import hostprobe, session, workers
 from lib.measure.finance import Writer
 
 PACED = Path(__file__).with_name("paced_server.py")
@@ -48,12 +49,14 @@ precision: {precision}
 artifact: smollm2-135m-gguf-f16
 environment: stand-in
 start_seconds: 20
-settings: {{dies_after: {dies_after}}}
+settings: {{dies_after: {dies_after}, fault: {fault}}}
 """
+SOUND = {"precision": "f16", "dies_after": 0, "fault": "none"}
 
 
 class Settings(Strict):
     dies_after: int = 0
+    fault: str = "none"
 
 
 class Paced(Engine):
@@ -74,6 +77,8 @@ class Paced(Engine):
             launch.name,
             str(self.own(launch).dies_after),
             str(root / "died"),
+            self.own(launch).fault,
+            base.READY_PROMPT,
         ]
 
     def variables(self, launch, key):
@@ -102,7 +107,7 @@ def prepare(root: Path, **launches: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.yaml").write_text(STUDY)
     for name, given in launches.items():
-        (folder / f"{name}.yaml").write_text(LAUNCH.format(**{"precision": "f16", "dies_after": 0} | given))
+        (folder / f"{name}.yaml").write_text(LAUNCH.format(**SOUND | given))
     artifact = root / "artifacts" / ARTIFACT
     if not artifact.exists():
         artifact.mkdir(parents=True)
@@ -126,6 +131,8 @@ def stand_in(root: Path) -> None:
     build.build = build.manifest  # there is no recipe for the stand-in's weights
     hostprobe.probe = lambda: {"bandwidth_bytes_s": 1e12, "flop_s": {"float32": 1e11}, "cores": 2, "seconds": 0.0}
     base.LOOK_S = 0.05
+    if os.environ.get("CLIENTS"):
+        workers.workers_needed = lambda events_per_s, cores: int(os.environ["CLIENTS"])
     os.environ["STUDY_TERMINAL"] = "none"
 
 

@@ -1,4 +1,7 @@
-"""A stand-in engine that streams one token every 10 ms, 30 ms after the request. PORT NAME DIES_AFTER MARK."""
+"""A stand-in engine that streams one token every 10 ms, 30 ms after the request. PORT NAME DIES_AFTER MARK FAULT.
+
+FAULT, one of those below or none, holds for all but the prompt by which a starter knows that it is ready.
+"""
 
 import json
 import os
@@ -9,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 port, name, dies_after, mark = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
+fault, ready_prompt = sys.argv[5], sys.argv[6]
+CONTEXT = 30  # words of a prompt and tokens of its answer, with the fault `context`
 key = os.environ["KEY"]
 served = 0
 counting = threading.Lock()
@@ -41,6 +46,16 @@ class Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.headers.get("Authorization") != f"Bearer {key}":
             return self.whole(401, "{}")
+        bad = fault if asked["prompt"] != ready_prompt else "none"
+        n = asked["max_tokens"]
+        if bad == "model":
+            return self.whole(404, json.dumps({"message": f"The model `{asked['model']}` does not exist."}))
+        if bad == "key":
+            return self.whole(401, json.dumps({"error": "Unauthorized"}))
+        if bad == "no-stream":
+            return self.whole(200, json.dumps({"choices": [{"text": " word" * n, "finish_reason": "length"}]}))
+        if bad == "context" and len(asked["prompt"].split()) + n > CONTEXT:
+            return self.whole(400, json.dumps({"message": f"This model's maximum context length is {CONTEXT} tokens."}))
         with counting:
             served += 1
             last = dies_after and served >= dies_after and not mark.exists()
@@ -49,7 +64,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         time.sleep(0.03)
-        n = asked["max_tokens"]
+        if bad == "length":
+            n = 1
         for i in range(n):
             time.sleep(0.01)
             self.event(json.dumps({"choices": [{"text": " word", "finish_reason": "length" if i == n - 1 else None}]}))
@@ -58,7 +74,8 @@ class Handler(BaseHTTPRequestHandler):
                 print("out of luck", flush=True)
                 os._exit(3)
         usage = {"prompt_tokens": len(asked["prompt"].split()), "completion_tokens": n}
-        self.event(json.dumps({"choices": [], "usage": usage}))
+        if bad != "usage":
+            self.event(json.dumps({"choices": [], "usage": usage}))
         self.event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
 

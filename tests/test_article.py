@@ -222,12 +222,21 @@ def test_an_unsupported_percentile_has_no_number_beside_a_figure():
 
 
 def test_the_clients_own_error_reaches_the_page(made):
-    load = {"streams": 50, "tokens_per_s": 50.0, "ttft_error_p50_ms": 0.01, "ttft_error_p99_ms": 0.123,
-            "gap_error_p99_ms": 0.0456, "complete": 100}  # fmt: skip
+    idle = {"load": "closed-4", "part": "planned", "condition": "idle", "streams": 4, "tokens_per_s": 50.0,
+            "events_per_s": 180.0, "events": 160, "ttft_error_p50_ms": 0.01, "ttft_error_p99_ms": 0.123,
+            "gap_error_p99_ms": 0.0456, "tpot_error_p99_ms": 0.0078, "complete": 100}  # fmt: skip
+    loads = [idle, idle | {"condition": "engine load", "ttft_error_p99_ms": 0.012}, idle | {"part": "beyond"}]
     machine = made[0]["machine"]
-    found = {"when_utc": "2025-01-01T00:00:00Z", "machine": machine, "loads": [load]}
-    said = words(page(made, lambda f: f.update(calibration=calibration.facts(found, machine))))
+    why = "the p99 error of TTFT was 5 ms"
+    capacity = {"streams": 1024, "events_per_s": 95432.1, "broke_streams": 2000, "why": why}
+    found = {"when_utc": "2025-01-01T00:00:00Z", "machine": machine, "engine_load": "a stand-in", "loads": loads,
+             "capacity": capacity}  # fmt: skip
+    said = words(page(made, lambda f: f.update(calibration=calibration.facts(found, machine, "x"))))
     assert "first tokens were off by at most 0.123 ms (measured)" in said
+    assert "takes 95,432 events/s (measured)" in said and "with 2000 streams the p99 error of TTFT was 5 ms" in said
+    assert "beside the engine's load (a stand-in)" in said
+    light = calibration.facts(found | {"capacity": None}, machine, "x")
+    assert "can take is unknown: only the planned loads" in words(page(made, lambda f: f.update(calibration=light)))
     assert "its gaps between tokens by at most 0.0456 ms (measured)" in said
     assert said.count("The client's own error is unknown") == 0
     unknown = words(page(made))

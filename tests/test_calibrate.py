@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from lib.analyse import calibration
-from lib.errors import MeasureError, RecordError
+from lib.errors import MeasureError
 from lib.measure import calibrate, groundtruth
-from lib.measure.calibrate import Load, too_large
+from lib.measure.calibrate import Load
 from lib.measure.clientplan import Plan, Request
 from lib.measure.probe import probe
 
@@ -40,38 +39,34 @@ def test_an_error_is_seen_where_there_is_one():
     truth = {"r": groundtruth.Truth(500, np.array([98_000_500, 138_000_500]))}
     found = calibrate._compare(SMALL, rows, truth, parse_s=0.001, began=0)
     assert found["ttft_error_p99_ms"] == pytest.approx(2.0) and found["gap_error_p99_ms"] == pytest.approx(10.0)
+    assert found["tpot_error_p99_ms"] == pytest.approx(10.0)  # one gap: its error is the request's
     assert found["parse_cpu_ms"] == pytest.approx(500.0)
+
+
+def test_answers_of_one_token_have_no_gap():
+    row = {"status": "complete", "request_id": "r", "sent_ns": 0, "event_ns": [9_000_000], "shared_reads": 0,
+           "stamp_source": "user"}  # fmt: skip
+    found = calibrate._compare(SMALL, [row], {"r": groundtruth.Truth(0, np.array([8_000_000]))}, 0.0, 0)
+    assert found["ttft_error_p99_ms"] == pytest.approx(1.0)
+    assert found["gap_error_p99_ms"] is None and found["tpot_error_p99_ms"] is None
+
+
+def test_an_open_load_arrives_at_its_rate():
+    load = Load("open", streams=3, tokens_per_s=200.0, output_tokens=10, answers=12, rate_rps=20.0)
+    assert load.requests == 12 and load.seconds == pytest.approx(12 / 20 + 0.1 + 9 / 200)
+    result = calibrate.calibrate(load)
+    assert (result["complete"], result["events"], result["load_reached_percent"]) == (12, 120, None)
+
+
+def test_the_middle_rate_leaves_ramp_and_end_out():
+    stamps = np.array([0, 1, 2, 3, 4, 5, 6, 7]) * 125_000_000  # eight events in the second they begin
+    assert calibrate._middle_rate(stamps, 0, 1_000_000_000) == pytest.approx(8.0)
+    assert calibrate._middle_rate(np.array([0, 999]), 0, 1_000_000_000) == 0.0
 
 
 def test_no_completed_request_is_refused():
     with pytest.raises(MeasureError, match=r"none completed \(timeout\)"):
         calibrate._compare(SMALL, [{"status": "failed", "cause": "timeout"}], {}, 0.0, 0)
-
-
-def test_what_was_found_reaches_the_facts(tmp_path):
-    found = [
-        {"streams": s, "tokens_per_s": 50.0, "ttft_error_p50_ms": 0.01, "ttft_error_p99_ms": e, "gap_error_p99_ms": 0.2,
-         "complete": 100}
-        for s, e in ((50, 0.1), (128, 0.4))
-    ]  # fmt: skip
-    calibrate.keep(found, tmp_path / "calibration.json")
-    kept = calibration.read(tmp_path / "calibration.json")
-    said = calibration.facts(kept, kept["machine"])
-    assert (said["value"], said["unit"], said["gap"]["value"], len(said["loads"])) == (0.4, "ms", 0.2, 2)
-    elsewhere = calibration.facts(kept, {"cpu": "another", "cores": 1})
-    assert elsewhere["value"] is None and "another computer" in elsewhere["reason"]
-    assert "not measured" in calibration.facts(calibration.read(tmp_path / "none.json"), {})["reason"]
-
-
-def test_a_damaged_calibration_is_refused(tmp_path):
-    (tmp_path / "calibration.json").write_text("{}")
-    with pytest.raises(RecordError, match="make calibrate"):
-        calibration.read(tmp_path / "calibration.json")
-
-
-def test_the_flag_is_the_larger_of_1_ms_and_2_percent():
-    assert [too_large(0.9, 10), too_large(3.9, 200)] == [False, False]
-    assert [too_large(1.1, 10), too_large(4.1, 200)] == [True, True]
 
 
 @pytest.mark.parametrize("twin", [False, True])

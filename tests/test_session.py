@@ -25,8 +25,8 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def take(root, launch, **kwargs):
-    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+def take(root, launch, clients="", **kwargs):
+    environment = os.environ | {"PYTHONPATH": str(paths.ROOT), "CLIENTS": clients}
     return subprocess.run(
         [*RUN, str(root), launch], capture_output=True, text=True, env=environment, check=False, **kwargs
     )
@@ -82,6 +82,65 @@ def test_a_launch_is_measured_once(root):
     start = time.monotonic()
     assert take(root, "good").returncode == 0
     assert time.monotonic() - start < 8 and paths.record("mini", "good").stat().st_mtime_ns == before
+
+
+def test_a_run_begins_with_a_probe_that_enters_no_row(root):
+    mini_study.prepare(root, good={})
+    assert take(root, "good").returncode == 0
+    (run,) = record("good").meta["runs"]
+    probe, longest = run["probe"], run["probe"]["longest"]
+    assert 0 < probe["connect_s"] < 1 and 0.03 < probe["first_token_s"] < probe["total_s"]
+    assert (longest["input_tokens"], longest["output_tokens"]) == (72, 12)  # 60 and 8 tokens, spread 0.2 and 0.5
+    assert longest["total_s"] > 0.03 + 12 * 0.01
+    assert all(row["request_id"].startswith("measured-") for row in record("good").table.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("model", "does not serve the model 'faulty'"),
+        ("key", "refuses the key (HTTP 401)"),
+        ("no-stream", "does not stream"),
+        ("usage", "counts no tokens"),
+        ("length", "asked for exactly 5 tokens and gave 1"),
+        ("context", "The longest request that this study may ask, 72 tokens in and 12 out, fails"),
+    ],
+)
+def test_a_faulty_server_is_named_before_any_level(root, fault, says):
+    mini_study.prepare(root, faulty={"fault": fault})
+    done = take(root, "faulty")
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line]) == 1
+    assert outcome("faulty")["status"] == "failed" and says in outcome("faulty")["reason"]
+    assert not paths.record("mini", "faulty").exists() and not left_behind(root)
+    assert not list(paths.partial("mini", "faulty").glob("r0-*"))  # no level was begun
+
+
+def test_two_client_processes_lose_and_double_nothing(root):
+    mini_study.prepare(root, one={}, two={})
+    assert take(root, "one").returncode == 0 and take(root, "two", clients="2").returncode == 0
+    one, two = record("one"), record("two")
+    assert {t["client_processes"] for t in two.meta["takings"]} == {2}
+    assert {t["client_processes"] for t in one.meta["takings"]} == {1}
+    rows = two.table.to_pylist()
+    measured = [r for r in rows if r["phase"] == "measured"]
+    assert {r["status"] for r in measured} == {"complete"}
+    ids = [(r["run"], r["repeat"], r["level"], r["request_id"]) for r in rows]
+    assert len(ids) == len(set(ids))
+    assert all(r["request_id"].endswith(f"-{r['index']}") for r in rows)  # every id has kept its place in the plan
+    open_ids = [
+        {r["request_id"] for r in t.to_pylist() if r["level"] == "poisson-6" and r["phase"] == "measured"}
+        for t in (one.table, two.table)
+    ]
+    assert open_ids[0] == open_ids[1]
+    for taking in two.meta["takings"]:
+        here = sorted(r["index"] for r in rows if (r["repeat"], r["level"]) == (taking["repeat"], taking["level"]))
+        for part in (0, 1):  # each process went down its own half of the list
+            mine = [i for i in here if i % 2 == part]
+            assert mine == list(range(part, 2 * len(mine), 2))
+    planned = {row[0]: row[1:] for row in asked(one.table)}
+    assert all(planned.get(i, tuple(rest)) == tuple(rest) for i, *rest in asked(two.table))
+    assert not left_behind(root)
 
 
 def test_nothing_secret_and_no_answer_is_kept(root):

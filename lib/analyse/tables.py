@@ -59,8 +59,9 @@ class Judged:
 def for_profile(profile: str, depth: str = "default") -> dict[str, Any]:
     """Make the tables and facts of a profile where they belong; see `build`."""
     study = config.load_study(profile, depth)
-    found = calibration.read(paths.RECORDS / calibration.FILE)
-    return build(study, paths.RECORDS / study.name, paths.tables(study.name), calibrated=found)
+    folder = paths.RECORDS / study.name
+    found = calibration.read(folder / calibration.FILE)
+    return build(study, folder, paths.tables(study.name), calibrated=found)
 
 
 def show(table: str, profile: str, depth: str = "default") -> pd.DataFrame:
@@ -116,7 +117,7 @@ def build(
             f"Study {study.name!r} has no record to read in {folder}. {whys} `make report` takes what is missing."
         )
     host = bounds.host_of(found)
-    judged = [_judge(one, study, host) for one in found]
+    judged = [_judge(one, study, host, calibrated) for one in found]
     missing += [Missing(j.one.name, "set aside", j.aside) for j in judged if j.aside]
     empty = "its record holds no request of a level of this study"
     missing += [Missing(j.one.name, "incomplete", empty) for j in judged if not j.levels]
@@ -130,7 +131,9 @@ def build(
         "host": assemble.host_facts(host, assemble.mark_of(study)),
         "warnings": [vars(doubt) for doubt in doubts],
         "missing": [vars(m) for m in sorted(missing, key=lambda m: (m.launch, m.status))],
-        "calibration": calibration.facts(calibrated, judged[0].one.meta["machine"]),
+        "calibration": calibration.facts(
+            calibrated, judged[0].one.meta["machine"], f"records/{study.name}/{calibration.FILE}"
+        ),
     }
     written["h100"] = h100.h100_facts(of_article(written)) if about_h100 is None else dict(about_h100)
     shown = [(j.one, level) for j in kept for level in j.levels]
@@ -156,7 +159,9 @@ def of_article(facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     )
 
 
-def _judge(one: Measured, study: config.Study, host: bounds.Host) -> Judged:
+def _judge(
+    one: Measured, study: config.Study, host: bounds.Host, calibrated: Mapping[str, Any] | None
+) -> Judged:
     of = levels.group(one.takings, [level.id for level in study.levels], study.sla)
     under = bounds.ceiling(one, study, host)
     limits = {level.id: bounds.limits(level, under, study) for level in of}
@@ -168,7 +173,7 @@ def _judge(one: Measured, study: config.Study, host: bounds.Host) -> Judged:
         if what:
             step = "the launch is set aside: find out which is wrong" if grave else "probe again on a quiet machine"
             doubts.append(warnings.Doubt(f"{one.name} {level.id}", f"beats its bound: {what}", step))
-        doubts += warnings.of_level(level, study)
+        doubts += warnings.of_level(level, study) + calibration.doubts(level, calibrated, one.meta["machine"])
     top = ladder.capacity(of, study.headline_workload)
     if not top.monotone:
         text = f"level closed-{top.value} meets the SLA though a lower one does not"

@@ -153,13 +153,16 @@ def split(plan: Plan, workers: int) -> list[Plan]:
     def share(total: int, worker: int) -> int:
         return total // workers + (worker < total % workers)
 
+    starts_s = plan.starts_s
+    if not starts_s and plan.load == CLOSED and plan.ramp == STAGGER:  # one ramp, not one for each worker in step
+        starts_s = tuple(slot * plan.ramp_s / plan.concurrency for slot in range(plan.concurrency))
     return [
         replace(
             plan,
             requests=tuple(request for _, request in part),
             indices=tuple(index for index, _ in part),
             concurrency=share(plan.concurrency, worker),
-            starts_s=plan.starts_s[worker::workers],
+            starts_s=starts_s[worker::workers],
             connections=share(plan.connections, worker),
             journal=f"{plan.journal}.{worker}",
             cpus=(plan.cpus[worker % len(plan.cpus)],) if plan.cpus else (),

@@ -1,26 +1,27 @@
-"""Run the load client as a process of its own, watch that its server lives, and say where a taking's files are.
+"""Run a level's load client, in as many processes as its load needs, beside a server that is watched, and say where a
+taking's files are.
 
-Rule: whatever happens, the client is ended; a server that died is told with its own last words.
+Rule: whatever happens, the clients are ended; a server that died is told with its own last words. Several processes
+are used only where the client has cores of its own: on shared ones they would take from the engine. Each process
+cools down by itself: at the end of a level it holds its share of the load until its own measured requests have ended.
 """
 
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lib import paths
 from lib.engines import cores
 from lib.engines.base import Server
 from lib.errors import MeasureError
-from lib.measure.clientplan import Plan
+from lib.measure import workers
+from lib.measure.clientplan import Plan, split
+from lib.measure.journal import Progress
 from lib.measure.telemetry import Sampler
 
 KEY_ENV = "FIRST_TOKEN_SLA_KEY"  # the server's key, handed to the client by environment only
 CLIENT_START_S = 30.0  # interpreter, imports and connections
 END_S = 10.0  # beyond its limits, for writing the last of its journal
-LOOK_S = 1.0
 
 
 def where(server: Server) -> dict[str, Any]:
@@ -33,67 +34,62 @@ def where(server: Server) -> dict[str, Any]:
     }
 
 
-def plan_path(journal_path: Path) -> Path:
-    """Name the client's plan: it lies beside its journal as long as the journal does."""
-    return journal_path.with_suffix(".plan.json")
+def processes(events_per_s: float) -> int:
+    """How many client processes this many token events per second get on this computer."""
+    engine, client = cores.share()
+    own = len(set(client) - set(engine))
+    return workers.workers_needed(events_per_s, max(1, own))
+
+
+def shared_out(plan: Plan, events_per_s: float) -> list[Plan]:
+    """Share a plan over as many client processes as its token events per second need; one stays as it is."""
+    count = processes(events_per_s)
+    return split(plan, count) if count > 1 else [plan]
+
+
+def begun(journal_path: Path) -> list[Plan]:
+    """Plans of a level that was begun and not closed, one for each client process whose journal there is."""
+    found = sorted(journal_path.parent.glob(f"{journal_path.name}*.plan.json"))
+    return [plan for plan in map(Plan.read, found) if Path(plan.journal).exists()]
 
 
 def remove(journal_path: Path) -> None:
-    """Remove a journal that has been closed into rows, and its plan."""
-    journal_path.unlink(missing_ok=True)
-    plan_path(journal_path).unlink(missing_ok=True)
+    """Remove the journals of a level that has been closed into rows, and their plans."""
+    for file in journal_path.parent.glob(f"{journal_path.name}*"):
+        file.unlink()
 
 
 def client(
-    plan: Plan, server: Server, sampler: Sampler | None = None, tick: Callable[[float], None] = lambda waited: None
+    plans: Sequence[Plan],
+    server: Server,
+    sampler: Sampler | None = None,
+    tick: Callable[[float], None] = lambda waited: None,
 ) -> None:
-    """Run a plan to its end.
+    """Run the plans of one level to their end.
 
     Parameters
     ----------
-    sampler : told the client's process, to sample it too.
-    tick : told the seconds gone, once a second.
+    sampler : told the clients' processes, to sample them too.
+    tick : told the seconds gone.
 
     Raises
     ------
     EngineError : the server died.
-    MeasureError : the client could not start, or did not end in time; its journal is kept.
+    MeasureError : a client could not start, or did not end in time; the journals are kept.
     """
-    described = plan_path(Path(plan.journal))
-    plan.write(described)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lib.measure.client", str(described)],
-        cwd=paths.ROOT,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        if sampler:
-            sampler.watch_client(process.pid)
-        limit = CLIENT_START_S + (plan.issue_s or 0) + plan.drain_s + END_S
-        waited = 0.0
-        while True:
-            try:
-                process.wait(LOOK_S)
-                break
-            except subprocess.TimeoutExpired:
-                waited += LOOK_S
-                server.check_alive()
-                tick(waited)
-                if waited > limit:
-                    process.send_signal(signal.SIGTERM)
-                    raise MeasureError(
-                        f"The load client did not end within {limit:.0f} s; its journal is kept."
-                    ) from None
-        _, said = process.communicate()
+    limit = CLIENT_START_S + (plans[0].issue_s or 0) + plans[0].drain_s + END_S
+    began = time.monotonic()
+
+    def watch(_progress: Progress) -> None:
         server.check_alive()
-        if process.returncode:
-            raise MeasureError(f"The load client ended with status {process.returncode}: {said.strip()[-800:]}")
-        if said.strip():
-            print(said.strip(), flush=True)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        waited = time.monotonic() - began
+        tick(waited)
+        if waited > limit:
+            raise MeasureError(f"The load client did not end within {limit:.0f} s; its journal is kept.")
+
+    try:
+        workers.run_workers(plans, started=sampler.watch_client if sampler else None, watch=watch)
+    except MeasureError:
+        server.check_alive()  # what the client missed is better told by the server's own last words
+        raise
+    server.check_alive()

@@ -1,7 +1,8 @@
 """One start of one server and the takings measured on it. Each taking is closed to disk before the next begins.
 
-A taking: prompts made, client process started, telemetry beside it, journal parsed, rows written. Before a level's
-first taking in a run the server is warmed up at that very load. A taking that the server did not survive is taken
+A taking: prompts made, client processes started, telemetry beside them, journals parsed, rows written. Before the
+first level of a run the server is asked what could spoil all of them (preflight); before a level's first taking in a
+run it is warmed up at that very load. A taking that the server did not survive is taken
 again; what it had finished stays readable as `<key>.N.interrupted.parquet`. A taking with a failed request is taken
 once more before it is judged, and the first stays as `<key>.0.retaken.parquet`.
 """
@@ -21,7 +22,7 @@ from lib.config import Launch, Level, Study
 from lib.engines import registry
 from lib.engines.base import Server
 from lib.errors import EngineError, MeasureError, RecordError
-from lib.measure import drive, exchange, provenance, takings, workload
+from lib.measure import drive, exchange, preflight, provenance, takings, workload
 from lib.measure.clientplan import Plan
 from lib.measure.takings import Taking
 from lib.measure.telemetry import Sampler
@@ -79,9 +80,11 @@ def one_run(
         spent += launch.start_seconds / 3
         meta["proof"], meta["artifact"] = server.proof(), server.artifact
         meta["versions"]["engine"] = server.version
-        meta["runs"].append(note | {"ready_seconds": server.ready_seconds})
-        save(partial, meta)
         os.environ[drive.KEY_ENV] = server.key
+        stage("asking what a level will ask")
+        found = preflight.check(study, server, tokenizer, run)
+        meta["runs"].append(note | {"ready_seconds": server.ready_seconds, "probe": found})
+        save(partial, meta)
         rates: dict[str, float] = {}
         for taking in missing:
             stage(f"repeat {taking.repeat}, {taking.level.id}")
@@ -116,7 +119,7 @@ class _Session:
         plan = takings.plan(
             self.study, taking, asked, drive.where(self.server), path, statistics.warmup_seconds, warm=True
         )
-        drive.client(plan, self.server, tick=self.tick)
+        drive.client([plan], self.server, tick=self.tick)
         answers = [(e, e.answer(self.server.wire)) for e in exchange.read(plan)[0]]
         drive.remove(path)
         ended = [e for e, a in answers if a.status == "complete"]
@@ -137,19 +140,20 @@ class _Session:
         count = round(2 * rate * (issue_s + 2)) + 4 * (taking.level.concurrency or 1) + FEWEST
         asked = self._ask(taking, count, warm=False)
         plan = takings.plan(self.study, taking, asked, drive.where(self.server), path, issue_s)
-        if path.exists():
-            self._keep_interrupted(path, taking)
+        tokens = sum(prompt.output_tokens for prompt in asked.prompts) / len(asked.prompts)
+        plans = drive.shared_out(plan, (taking.level.rate_rps or rate) * tokens)
+        self._keep_interrupted(path, taking)
         try:
-            samples = self._sampled(plan)
-            exchanges, outcome = exchange.read(plan)
-            if outcome.reason not in PLANNED:
+            samples = self._sampled(plans)
+            exchanges, outcomes = exchange.merge(plans)
+            early = [outcome.reason or "the client died" for outcome in outcomes if outcome.reason not in PLANNED]
+            if early:
                 raise MeasureError(
-                    f"Level {taking.level.id} of run {taking.run} ended early: {outcome.reason or 'the client died'}. "
+                    f"Level {taking.level.id} of run {taking.run} ended early: {early[0]}. "
                     f"What was finished is kept; the server's log is run-{taking.run}.log beside the record."
                 )
         except (EngineError, MeasureError):
-            if path.exists():
-                self._keep_interrupted(path, taking)
+            self._keep_interrupted(path, taking)
             raise
         # When the level's clock began: an open loop's first request is due only some time later.
         start = min((e.due_ns - round((e.request.due_s or 0.0) * 1e9) for e in exchanges if e.due_ns), default=0)
@@ -175,7 +179,7 @@ class _Session:
         else:
             _write(rows_path(self.partial, taking), rows, records.REQUESTS)
             _write(samples_path(self.partial, taking), [label | s for s in samples], records.TELEMETRY)
-            note = _note(taking, start, issue_end, rows, outcome)
+            note = _note(taking, start, issue_end, rows, outcomes)
             records.write_whole(note_path(self.partial, taking), json.dumps(note).encode())
         drive.remove(path)
         return again
@@ -184,7 +188,7 @@ class _Session:
         self.server.check_alive()
         return takings.ask(self.study, taking, self.tokenizer, self.server.body, self.server.added_tokens, count, warm)
 
-    def _sampled(self, plan: Plan) -> list[dict[str, Any]]:
+    def _sampled(self, plans: list[Plan]) -> list[dict[str, Any]]:
         """Run the client with telemetry beside it."""
         try:
             sampler = Sampler(self.server.gauges, self.server.pid)
@@ -193,7 +197,7 @@ class _Session:
             raise
         sampler.start()
         try:
-            drive.client(plan, self.server, sampler, self.tick)
+            drive.client(plans, self.server, sampler, self.tick)
         finally:
             samples = sampler.stop()
         return [{"t_ns": t, "name": name, "value": value} for t, name, value in samples]
@@ -201,7 +205,10 @@ class _Session:
     def _keep_interrupted(self, path: Path, taking: Taking) -> None:
         """Keep what an interrupted taking had finished, apart from what will be measured in its place."""
         with suppress(RecordError, MeasureError):  # a client killed before its first byte left nothing to keep
-            rows = list(exchange.rows([Plan.read(drive.plan_path(path))], self.server.wire))
+            plans = drive.begun(path)
+            if not plans:
+                return
+            rows = list(exchange.rows(plans, self.server.wire))
             label = {"run": taking.run, "repeat": taking.repeat, "level": taking.level.id}
             number = len(list(self.partial.glob(f"{taking.key}.*.interrupted.parquet")))
             kept = self.partial / f"{taking.key}.{number}.interrupted.parquet"
@@ -212,11 +219,11 @@ class _Session:
 
 
 def _note(
-    taking: Taking, start: int, issue_end: int, rows: list[dict[str, Any]], outcome: exchange.Outcome
+    taking: Taking, start: int, issue_end: int, rows: list[dict[str, Any]], outcomes: list[exchange.Outcome]
 ) -> dict[str, Any]:
-    """Gather a taking's own facts, as the record's metadata keeps them."""
+    """Gather a taking's own facts, as the record's metadata keeps them; CPU and memory are the busiest client's."""
     level: Level = taking.level
-    usage = outcome.usage or {}
+    used = [outcome.usage for outcome in outcomes if outcome.usage]
     return {
         "run": taking.run,
         "repeat": taking.repeat,
@@ -230,9 +237,10 @@ def _note(
         "issue_end_ns": issue_end,
         "end_ns": max((r["end_ns"] or 0 for r in rows), default=issue_end),
         "ended": "planned",
-        "clock_steps": outcome.clock_steps,
-        "client_cpu_s": usage.get("cpu_s"),
-        "client_peak_rss_bytes": round(usage["peak_mb"] * 1e6) if usage else None,
+        "clock_steps": max(outcome.clock_steps for outcome in outcomes),
+        "client_processes": len(outcomes),
+        "client_cpu_s": max((usage["cpu_s"] for usage in used), default=None),
+        "client_peak_rss_bytes": round(max(usage["peak_mb"] for usage in used) * 1e6) if used else None,
     }
 
 

@@ -46,7 +46,7 @@ def take(profile: str, depth: str, name: str) -> dict[str, Any]:
     engine = registry.engine(launch.engine)
     engine.check(launch)
     target = paths.record(study.name, name)
-    with _alone(target.parent):
+    with alone(target.parent):
         if already_taken(target, config.config_hash(study, launch)):
             return _outcome(study, launch, "measured", None)
         _clear(target, config.config_hash(study, launch))
@@ -213,8 +213,13 @@ def _outcome(study: Study, launch: Launch, status: str, reason: str | None) -> d
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the computer's measuring lock; wait while another launch is being measured."""
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the computer's measuring lock; wait while something else is being measured.
+
+    Raises
+    ------
+    MeasureError : the folder cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder.parent / ".measuring.lock").open("a")

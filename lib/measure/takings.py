@@ -64,6 +64,14 @@ def ramp_s(level: Level) -> float:
     return RAMP_SHARE * level.seconds if level.kind == "closed" and (level.concurrency or 0) > 1 else 0.0
 
 
+def longest(study: Study) -> tuple[int, int]:
+    """Input and output tokens of the longest request that any level of the study may ask."""
+    specs = [study.workloads[level.workload] for level in study.levels]
+    return max(
+        ((_lengths(spec.input_tokens).bounds[1], _lengths(spec.output_tokens).bounds[1]) for spec in specs), key=sum
+    )
+
+
 @dataclass(frozen=True)
 class Asked:
     """The requests of one taking and what each of them planned."""

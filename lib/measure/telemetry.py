@@ -28,7 +28,7 @@ class Sampler:
     def __init__(self, gauges: Callable[[], dict[str, float]], engine_pid: int):
         self._gauges = gauges
         self._engine = psutil.Process(engine_pid)
-        self._client: psutil.Process | None = None
+        self._clients: list[psutil.Process] = []
         self._family: dict[int, psutil.Process] = {}
         self._stop = threading.Event()
         self._samples: list[Sample] = []
@@ -40,11 +40,11 @@ class Sampler:
         self._thread.start()
 
     def watch_client(self, pid: int) -> None:
-        """Name the load client's process, from now on sampled too."""
+        """Name a process of the load client, from now on sampled too."""
         with suppress(psutil.Error):
             client = psutil.Process(pid)
             client.cpu_percent()            # psutil's first answer is always 0
-            self._client = client
+            self._clients.append(client)
 
     def stop(self) -> list[Sample]:
         """End sampling and return what was seen."""
@@ -67,10 +67,10 @@ class Sampler:
         if rss:                             # nothing is left of an engine that died
             self._add("engine_cpu_percent", cpu)
             self._add("engine_rss_bytes", rss)
-        if self._client is not None:
+        if self._clients:
             with suppress(psutil.Error):
-                self._add("client_cpu_percent", self._client.cpu_percent())
-                self._add("client_rss_bytes", self._client.memory_info().rss)
+                self._add("client_cpu_percent", sum(client.cpu_percent() for client in self._clients))
+                self._add("client_rss_bytes", sum(client.memory_info().rss for client in self._clients))
         self._add("host_cpu_percent", psutil.cpu_percent())
 
     def _add(self, name: str, value: float) -> None:

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,8 +20,11 @@ from lib.measure.clientplan import Plan
 from lib.measure.journal import Progress, progress
 from lib.paths import ROOT
 
-EVENTS_PER_CORE = 40_000  # events/s that one worker takes with room to spare (`make calibrate` measures the machine's)
+# Events/s that one worker takes with room to spare: less than half of where the client's error passed 1 ms on the
+# machine of LOG.md's calibration; `make calibrate` finds it for another.
+EVENTS_PER_CORE = 40_000
 READY_S = 30.0
+LOOK_S = 0.25
 LEAD_NS = 20_000_000  # between the last worker being ready and the start
 
 
@@ -31,9 +33,16 @@ def workers_needed(events_per_s: float, cores: int) -> int:
     return max(1, min(cores, -int(-events_per_s // EVENTS_PER_CORE)))
 
 
+def plan_path(plan: Plan) -> Path:
+    """Where a plan lies while it runs: beside its journal, so that what an interrupted level finished can be read."""
+    journal = Path(plan.journal)
+    return journal.with_name(f"{journal.name}.plan.json")
+
+
 def run_workers(
     plans: Sequence[Plan],
     *,
+    started: Callable[[int], None] | None = None,
     watch: Callable[[Progress], None] | None = None,
     environment: dict[str, str] | None = None,
     alive: Callable[[], bool] | None = None,
@@ -42,7 +51,8 @@ def run_workers(
 
     Parameters
     ----------
-    watch : called about four times a second with the level's progress.
+    started : told each worker's process id.
+    watch : called about four times a second with the level's progress; what it raises ends the level.
     environment : added to the workers' environment (the key's variable).
     alive : asked as often; once it says False (the server is dead) the workers are stopped, journals kept.
 
@@ -50,23 +60,23 @@ def run_workers(
     ------
     MeasureError : a worker refused before the start; its paragraph is passed on.
     """
-    with tempfile.TemporaryDirectory(prefix="plans-") as folder:
-        files = []
-        for number, plan in enumerate(plans):
-            files.append(Path(folder) / f"{number}.json")
-            plan.write(files[-1])
-        workers: list[subprocess.Popen[str]] = []
-        try:
-            workers += [_start(file, environment) for file in files]
-            for worker in workers:
-                _await_ready(worker)
-            start_ns = time.monotonic_ns() + LEAD_NS
-            for worker in workers:
-                _tell(worker, f"{start_ns}\n")
-            _until_done(workers, plans, watch, alive)
-            return start_ns
-        finally:
-            _end(workers)
+    for plan in plans:
+        plan.write(plan_path(plan))
+    workers: list[subprocess.Popen[str]] = []
+    try:
+        for plan in plans:
+            workers.append(_start(plan_path(plan), environment))
+            if started is not None:
+                started(workers[-1].pid)
+        for worker in workers:
+            _await_ready(worker)
+        start_ns = time.monotonic_ns() + LEAD_NS
+        for worker in workers:
+            _tell(worker, f"{start_ns}\n")
+        _until_done(workers, plans, watch, alive)
+        return start_ns
+    finally:
+        _end(workers)
 
 
 def _start(file: Path, environment: dict[str, str] | None) -> subprocess.Popen[str]:
@@ -114,8 +124,9 @@ def _until_done(
     watch: Callable[[Progress], None] | None,
     alive: Callable[[], bool] | None,
 ) -> None:
-    while any(worker.poll() is None for worker in workers):
-        time.sleep(0.25 if len(workers) == 1 or watch is not None else 0.05)
+    while running := [worker for worker in workers if worker.poll() is None]:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running[0].wait(LOOK_S)
         if watch is not None:
             parts = [progress(Path(plan.journal)) for plan in plans]
             watch(Progress(sum(part.issued for part in parts), sum(part.finished for part in parts)))
