@@ -229,12 +229,12 @@ def test_the_clients_own_error_reaches_the_page(made):
     machine = made[0]["machine"]
     why = "the p99 error of TTFT was 5 ms"
     capacity = {"streams": 1024, "events_per_s": 95432.1, "broke_streams": 2000, "why": why}
-    found = {"when_utc": "2025-01-01T00:00:00Z", "machine": machine, "engine_load": "a stand-in", "loads": loads,
-             "capacity": capacity}  # fmt: skip
+    found = {"when_utc": "2025-01-01T00:00:00Z", "machine": machine, "before": {"cpu_percent": 3.0},
+             "engine_load": "a stand-in", "loads": loads, "capacity": capacity}  # fmt: skip
     said = words(page(made, lambda f: f.update(calibration=calibration.facts(found, machine, "x"))))
     assert "first tokens were off by at most 0.123 ms (measured)" in said
     assert "takes 95,432 events/s (measured)" in said and "with 2000 streams the p99 error of TTFT was 5 ms" in said
-    assert "beside the engine's load (a stand-in)" in said
+    assert "beside the engine's load (a stand-in)" in said and "others used 3 % (measured) of the processors" in said
     light = calibration.facts(found | {"capacity": None}, machine, "x")
     assert "can take is unknown: only the planned loads" in words(page(made, lambda f: f.update(calibration=light)))
     assert "its gaps between tokens by at most 0.0456 ms (measured)" in said

@@ -23,8 +23,8 @@ def load(name="closed-4", part="planned", condition="idle", ttft=0.1, gap=0.05, 
 
 
 def calibrated(*loads, capacity=None, machine=MACHINE):
-    return {"when_utc": "2026-01-01T00:00:00Z", "machine": machine, "engine_load": "a stand-in", "loads": list(loads),
-            "capacity": capacity}  # fmt: skip
+    return {"when_utc": "2026-01-01T00:00:00Z", "machine": machine, "before": {"cpu_percent": 3.0},
+            "engine_load": "a stand-in", "loads": list(loads), "capacity": capacity}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,7 @@ def test_the_plan_s_errors_become_facts():
     assert (row["idle"]["ttft_p99"]["value"], row["loaded"]["ttft_p99"]["value"]) == (0.1, 0.4)
     assert row["rate"]["mark"] == "assumed" and row["idle"]["gap_p99"]["n"] == 150
     assert [other["ttft_p99"]["value"] for other in said["others"]] == [9.0]
+    assert (said["busy"]["value"], said["busy"]["unit"]) == (3.0, "%")
     assert said["capacity"]["value"] == 9e4 and said["capacity"]["broke"] == "with 2000 streams no"
 
 

@@ -38,8 +38,9 @@ def read(path: Path) -> dict[str, Any] | None:
         return None
     try:
         found: dict[str, Any] = json.loads(path.read_text())
-        if not {"when_utc", "machine", "engine_load", "loads", "capacity"} <= set(found):
-            raise ValueError("it lacks when_utc, machine, engine_load, loads or capacity")
+        lacking = {"when_utc", "machine", "before", "engine_load", "loads", "capacity"} - set(found)
+        if lacking:
+            raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
     except (OSError, ValueError, TypeError) as error:
         raise RecordError(f"{path} cannot be read ({error}). Delete it and run `make calibrate`.") from error
     return found
@@ -94,6 +95,7 @@ def facts(found: Mapping[str, Any] | None, machine: Mapping[str, Any], source: s
     -------
     A number: the largest p99 error of TTFT at any load that the study plans, in ms, with
     gap : the same of gaps between tokens; when; engine_load : what stood in for the engine, in words;
+    busy : share of the processors that others used just before;
     planned : level, streams, rate (tokens/s of each), and under `idle` and `loaded` ttft_p99, gap_p99, tpot_p99;
     others : the loads beyond the plan: streams, rate, events_s, ttft_p50, ttft_p99, gap_p99;
     capacity : events/s that one client process holds, with `broke`, what happened above it (None: nothing tried broke).
@@ -105,9 +107,8 @@ def facts(found: Mapping[str, Any] | None, machine: Mapping[str, Any], source: s
     if found is None or not _planned(found):
         missing = number(None, "ms", "measured", source, reason=why)
         none = number(None, "events/s", "measured", source, reason=why) | {"broke": None}
-        return missing | {
-            "gap": missing, "when": None, "engine_load": None, "planned": [], "others": [], "capacity": none
-        }  # fmt: skip
+        empty: dict[str, Any] = {"when": None, "engine_load": None, "planned": [], "others": []}
+        return missing | empty | {"gap": missing, "busy": missing, "capacity": none}
     rows = [_ms(load, source) for load in _planned(found)]
     worst = {key: max((row[key] for row in rows), key=lambda n: n["value"] or 0.0) for key in ("ttft_p99", "gap_p99")}
     largest: Number = worst["ttft_p99"]
@@ -115,6 +116,7 @@ def facts(found: Mapping[str, Any] | None, machine: Mapping[str, Any], source: s
         "gap": worst["gap_p99"],
         "when": found["when_utc"],
         "engine_load": found["engine_load"],
+        "busy": number(found["before"]["cpu_percent"], "%", "measured", source),
         "planned": _pairs(_planned(found), source),
         "others": [_load(load, source) | _ms(load, source) for load in found["loads"] if load["part"] != "planned"],
         "capacity": _capacity(found["capacity"], source),

@@ -57,7 +57,7 @@ def planned(study: Study, seconds: float) -> list[tuple[Load, str | None]]:
         pace, source = on_record.get(level.id) or (1e3 / study.sla.tpot_p95_ms, None)
         answer_s = TTFT_MS / 1e3 + (tokens - 1) / pace
         if level.concurrency:
-            answers = max(2, math.ceil(seconds / answer_s))
+            answers = max(math.ceil(2 / level.concurrency), math.ceil(seconds / answer_s))
             loads.append((Load(level.id, level.concurrency, pace, tokens, answers, ramp_s=seconds / 4), source))
         else:
             rate = level.rate_rps or 1.0
@@ -101,7 +101,7 @@ def _measure_all(study: Study, light: bool) -> Found:
     if not light:
         total += sum(load.seconds + OVERHEAD_S for load in (*SCENARIOS, HELD)) + 5 * 9.0
     engine, client = (tuple(some) for some in cores.share())
-    mine = sorted(os.sched_getaffinity(0))
+    mine, before = sorted(os.sched_getaffinity(0)), provenance.load()
     apart: dict[str, Any] = {"server_cpus": (mine[0],), "client_cpus": (mine[1],)} if len(mine) > 1 else {}
     done: list[Found] = []
     capacity: Found | None = None
@@ -128,8 +128,9 @@ def _measure_all(study: Study, light: bool) -> Found:
                 done += tried
     return {
         "when_utc": provenance.utc(), "machine": provenance.machine(), "versions": provenance.versions(),
-        "git": provenance.git(), "light": light, "cores": {"engine": list(engine), "client": list(client)},
-        "engine_load": engine_load.WHAT, "loads": done, "capacity": capacity,
+        "git": provenance.git(), "before": before, "light": light,
+        "cores": {"engine": list(engine), "client": list(client)}, "engine_load": engine_load.WHAT,
+        "loads": done, "capacity": capacity,
     }  # fmt: skip
 
 
