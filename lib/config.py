@@ -12,18 +12,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from lib import paths
+from lib import loads, paths
 from lib.errors import ConfigError
+from lib.loads import Level as Level
+from lib.loads import Strict as Strict
 
 Depth = Literal["default", "full"]
-
-
-class Strict(BaseModel):
-    """A frozen section that refuses keys it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 Section = TypeVar("Section", bound=Strict)
@@ -81,43 +77,35 @@ class Lengths(Strict):
     spread: float = Field(default=0.0, ge=0, lt=1)  # +- share of the mean
     shape: Literal["constant", "uniform", "lognormal"] = "uniform"
 
+    @property
+    def longest(self) -> int:
+        """The longest length that can be drawn, in tokens; a lognormal one is drawn again beyond four means."""
+        return 4 * self.mean if self.shape == "lognormal" else round(self.mean * (1 + self.spread))
+
 
 class Workload(Strict):
-    """What a request looks like."""
+    """What a request looks like; with `turns`, what a session looks like."""
 
-    input_tokens: Lengths
+    input_tokens: Lengths  # of a session: its document, which every turn repeats
     output_tokens: Lengths
+    turns: int | None = Field(default=None, gt=0)  # questions that one session asks
+    question_tokens: Lengths | None = None  # of each of them
     prefix_cache: Literal["avoid", "wanted"] = "avoid"
     reads_like: str  # one line for the page
 
-
-class Level(Strict):
-    """One load: how many at once, or how many per second."""
-
-    kind: Literal["closed", "poisson"]
-    workload: str
-    concurrency: int | None = Field(default=None, gt=0)
-    rate_rps: float | None = Field(default=None, gt=0)
-    seconds: float = Field(gt=0)  # new requests are issued for this long after the ramp,
-    requests: int = Field(default=0, ge=0)  # longer where a slow server would get fewer than these,
-    at_most_seconds: float = Field(default=60.0, gt=0)  # but never longer than this
-
     @model_validator(mode="after")
-    def _one_load(self) -> "Level":
-        if (self.kind == "closed") != (self.concurrency is not None) or (self.kind == "poisson") != (
-            self.rate_rps is not None
-        ):
-            raise ValueError("a closed level has `concurrency`, a poisson level has `rate_rps`, and never both")
-        if self.kind == "poisson" and self.requests:
-            raise ValueError(
-                "`requests` belongs to closed levels; how many a poisson level gets is rate_rps times seconds"
-            )
+    def _whole_session(self) -> "Workload":
+        if (self.turns is None) != (self.question_tokens is None):
+            raise ValueError("a session needs both `turns` and `question_tokens`, a single request neither")
+        if self.turns and self.prefix_cache != "wanted":
+            raise ValueError("the turns of a session repeat its document, so state `prefix_cache: wanted`")
         return self
 
     @property
-    def id(self) -> str:
-        """Name in records and tables: closed-8, poisson-1.5."""
-        return f"closed-{self.concurrency}" if self.kind == "closed" else f"poisson-{self.rate_rps:g}"
+    def longest(self) -> int:
+        """The most tokens, input and output, that a request of this workload can have."""
+        questions = self.question_tokens.longest if self.question_tokens else 0
+        return self.input_tokens.longest + (self.turns or 1) * (questions + self.output_tokens.longest)
 
 
 class Statistics(Strict):
@@ -154,6 +142,18 @@ class Study(Strict):
         for name in [self.headline_workload, *(level.workload for level in self.levels)]:
             if name not in self.workloads:
                 raise ValueError(f"workload {name!r} is not defined; defined are {', '.join(known)}")
+        for level in self.levels:
+            of = self.workloads[level.workload]
+            if (level.kind == "sessions") != (of.turns is not None):
+                raise ValueError(
+                    f"level {level.id} and workload {level.workload!r} do not fit: sessions, and nothing else, play a "
+                    "workload that has `turns`"
+                )
+            if of.turns and of.longest > self.model.context:
+                raise ValueError(
+                    f"a session of workload {level.workload!r} can grow to {of.longest} tokens and the served context "
+                    f"is {self.model.context}; state fewer turns or shorter parts"
+                )
         ids = [level.id for level in self.levels]
         if len(ids) != len(set(ids)):
             raise ValueError(f"two levels have the same load: {', '.join(ids)}")
@@ -194,7 +194,7 @@ def load_study(profile: str, depth: str = "default") -> Study:
 
     Raises
     ------
-    ConfigError : unknown profile or depth, YAML that does not parse, unknown keys, impossible values.
+    ConfigError : unknown profile or depth, YAML that does not parse, unknown keys, impossible values, a bad trace.
     """
     path = paths.CONFIG / profile / "study.yaml"
     if profile not in profiles():
@@ -212,7 +212,9 @@ def load_study(profile: str, depth: str = "default") -> Study:
         if not isinstance(overrides[depth], dict):
             raise ConfigError(f"{path}: depth {depth!r} must be a mapping of sections to override.")
         data |= overrides[depth]
-    return _validated(Study, data | {"profile": profile, "depth": depth}, path)
+    study = _validated(Study, data | {"profile": profile, "depth": depth}, path)
+    levels = tuple(loads.pinned(level, path.parent, study.model.context) for level in study.levels)
+    return study.model_copy(update={"levels": levels})
 
 
 def load_launch(profile: str, name: str) -> Launch:

@@ -107,7 +107,7 @@ def steady_window(c: Columns, concurrency: int | None) -> tuple[float, float]:
 
     Closed loop: from the moment the target concurrency is first held until it is held for the last time; cooldown
     requests hold it until the last measured one has ended. Open loop (`concurrency` None): from the first to the last
-    due time of a measured request.
+    due time of a measured request. Clients that think: `thinking_window`.
 
     Returns
     -------
@@ -127,6 +127,24 @@ def steady_window(c: Columns, concurrency: int | None) -> tuple[float, float]:
     return float(start), float(times[min(held[-1] + 1, len(times) - 1)])
 
 
+def thinking_window(c: Columns, clients: int, issue_end_ns: float) -> tuple[float, float]:
+    """Find the steady window of one taking of a closed loop whose clients pause, so that requests in flight vary.
+
+    From the moment the last of the clients sends its first request until the end of issuing, or until the last request
+    was due where that was earlier. Each client keeps a connection of its own.
+
+    Returns
+    -------
+    start_ns, end_ns : NaN, NaN where not all clients ever sent a request.
+    """
+    sent = np.flatnonzero((c["phase"] != "warmup") & np.isfinite(c["sent_ns"]))
+    sent = sent[np.argsort(c["sent_ns"][sent], kind="stable")]
+    firsts = sent[np.sort(np.unique(c["connection"][sent], return_index=True)[1])]
+    if len(firsts) < clients or not (c["phase"] == "measured").any():
+        return np.nan, np.nan
+    return float(c["sent_ns"][firsts[clients - 1]]), float(min(issue_end_ns, c["due_ns"][sent].max()))
+
+
 def tokens_in(c: Columns, window: tuple[float, float]) -> float:
     """Output tokens whose events fall into the window.
 
@@ -142,10 +160,10 @@ def tokens_in(c: Columns, window: tuple[float, float]) -> float:
     return float(per_event[(stamps >= window[0]) & (stamps < window[1])].sum())
 
 
-def good(c: Columns, ttft_limit_s: float, tpot_limit_s: float) -> NDArray[np.bool_]:
+def good(c: Columns, ttft_limit_s: float, tpot_limit_s: float, from_due: bool = False) -> NDArray[np.bool_]:
     """Requests that met every SLA bound. Incomplete ones and undefined metrics are not good.
 
-    A one-token answer has no TPOT; it is good when its TTFT is.
+    A one-token answer has no TPOT; it is good when its TTFT is. `from_due`: TTFT counts from when a request was due.
     """
-    single = c["output_tokens"] == 1
-    return np.asarray(complete(c) & (ttft_s(c) <= ttft_limit_s) & (single | (tpot_s(c) <= tpot_limit_s)))
+    single, first = c["output_tokens"] == 1, ttft_due_s(c) if from_due else ttft_s(c)
+    return np.asarray(complete(c) & (first <= ttft_limit_s) & (single | (tpot_s(c) <= tpot_limit_s)))

@@ -59,6 +59,8 @@ REQUESTS = pa.schema(
         ("finish_reason", pa.string()),
         ("text_hash", pa.string()),  # first 16 hex digits of the answer's SHA-256
         ("stamp_source", pa.string()),  # kernel | user
+        ("connection", pa.int32()),  # which one it went over; in a closed loop every client keeps its own
+        ("turn", pa.int16()),  # its place in its session, from 0; null where it is of none
     ]
 )
 

@@ -3,8 +3,8 @@
     python tests/mini_study.py ROOT LAUNCH        take one launch of the study under ROOT
 
 The stand-in streams like an engine at a steady pace. Its launch's settings make it misbehave: `dies_after` requests it
-exits in mid-stream, once (the file `died` in ROOT remembers); `fault` is one of those of paced_server.py.
-The environment variable CLIENTS forces the number of client processes of every level.
+exits in mid-stream, once (the file `died` in ROOT remembers); `fault` is one of those of paced_server.py; with
+`in_turn` it answers one request at a time. The environment variable CLIENTS forces the number of client processes.
 """
 
 import json
@@ -49,14 +49,15 @@ precision: {precision}
 artifact: smollm2-135m-gguf-f16
 environment: stand-in
 start_seconds: 20
-settings: {{dies_after: {dies_after}, fault: {fault}}}
+settings: {{dies_after: {dies_after}, fault: {fault}, in_turn: {in_turn}}}
 """
-SOUND = {"precision": "f16", "dies_after": 0, "fault": "none"}
+SOUND = {"precision": "f16", "dies_after": 0, "fault": "none", "in_turn": "false"}
 
 
 class Settings(Strict):
     dies_after: int = 0
     fault: str = "none"
+    in_turn: bool = False
 
 
 class Paced(Engine):
@@ -79,6 +80,8 @@ class Paced(Engine):
             str(root / "died"),
             self.own(launch).fault,
             base.READY_PROMPT,
+            str(root / "artifacts" / ARTIFACT / "tokenizer.json"),
+            str(int(self.own(launch).in_turn)),
         ]
 
     def variables(self, launch, key):
@@ -95,17 +98,17 @@ class Paced(Engine):
         return "stand-in 1"
 
     def count(self, server, text):
-        return len(text.split())
+        return len(Tokenizer.from_file(str(paths.ARTIFACTS / ARTIFACT / "tokenizer.json")).encode(text).ids)
 
     def memory_bytes(self, launch):
         return 0
 
 
-def prepare(root: Path, **launches: dict) -> None:
+def prepare(root: Path, study: str = STUDY, **launches: dict) -> None:
     """Write config, tokenizer and artifact of a study whose launches are given by name (settings as in LAUNCH)."""
     folder = root / "config" / "mini"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "study.yaml").write_text(STUDY)
+    (folder / "study.yaml").write_text(study)
     for name, given in launches.items():
         (folder / f"{name}.yaml").write_text(LAUNCH.format(**SOUND | given))
     artifact = root / "artifacts" / ARTIFACT

@@ -1,6 +1,9 @@
-"""A stand-in engine that streams one token every 10 ms, 30 ms after the request. PORT NAME DIES_AFTER MARK FAULT.
+"""A stand-in engine that streams one token every 10 ms, 30 ms after the request, and counts as its tokenizer does.
 
-FAULT, one of those below or none, holds for all but the prompt by which a starter knows that it is ready.
+PORT NAME DIES_AFTER MARK FAULT READY_PROMPT TOKENIZER IN_TURN
+
+FAULT, one of those below or none, holds for all but READY_PROMPT, by which a starter knows that it is ready. IN_TURN:
+with 1 it answers one request at a time, and the others wait.
 """
 
 import json
@@ -8,13 +11,18 @@ import os
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 port, name, dies_after, mark = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
 fault, ready_prompt = sys.argv[5], sys.argv[6]
 CONTEXT = 30  # words of a prompt and tokens of its answer, with the fault `context`
 key = os.environ["KEY"]
+tokenizer = Tokenizer.from_file(sys.argv[7])
+alone = threading.Lock() if sys.argv[8] == "1" else nullcontext()
 served = 0
 counting = threading.Lock()
 
@@ -59,13 +67,15 @@ class Handler(BaseHTTPRequestHandler):
         with counting:
             served += 1
             last = dies_after and served >= dies_after and not mark.exists()
+        with alone:
+            self.stream(asked, 1 if bad == "length" else n, last, usage=bad != "usage")
+
+    def stream(self, asked, n, last, usage):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         time.sleep(0.03)
-        if bad == "length":
-            n = 1
         for i in range(n):
             time.sleep(0.01)
             self.event(json.dumps({"choices": [{"text": " word", "finish_reason": "length" if i == n - 1 else None}]}))
@@ -73,9 +83,9 @@ class Handler(BaseHTTPRequestHandler):
                 mark.touch()
                 print("out of luck", flush=True)
                 os._exit(3)
-        usage = {"prompt_tokens": len(asked["prompt"].split()), "completion_tokens": n}
-        if bad != "usage":
-            self.event(json.dumps({"choices": [], "usage": usage}))
+        if usage:
+            counted = {"prompt_tokens": len(tokenizer.encode(asked["prompt"]).ids), "completion_tokens": n}
+            self.event(json.dumps({"choices": [], "usage": counted}))
         self.event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
 

@@ -73,8 +73,8 @@ class Server:
 
 def study(levels: tuple[int, ...] = (1, 2, 4, 8), rates: tuple[float, ...] = (), seconds: float = 12.0,
           repeats: int = 3, runs: int = 1, ttft_p95_ms: float = 75.0, tpot_p95_ms: float = 15.0,
-          **changes: Any) -> config.Study:
-    """Build a study as load_study gives it; `changes` replace whole sections."""
+          more: tuple[dict[str, Any], ...] = (), **changes: Any) -> config.Study:
+    """Build a study as load_study gives it; `more` are further levels, `changes` replace whole sections."""
     closed = [{"kind": "closed", "workload": "news", "concurrency": c, "seconds": seconds} for c in levels]
     opened = [{"kind": "poisson", "workload": "news", "rate_rps": r, "seconds": seconds} for r in rates]
     data: dict[str, Any] = {
@@ -88,7 +88,7 @@ def study(levels: tuple[int, ...] = (1, 2, 4, 8), rates: tuple[float, ...] = (),
                 "stated": "2025-01-01", "reason": "chosen so that 2 in flight meet it and 8 do not"},
         "workloads": {"news": {"input_tokens": {"mean": 128, "shape": "constant"},
                                "output_tokens": {"mean": 32, "shape": "constant"}, "reads_like": "a short news item"}},
-        "levels": closed + opened,
+        "levels": closed + opened + [{"workload": "news", "seconds": seconds} | level for level in more],
         "statistics": {"runs": runs, "repeats": repeats, "warmup_seconds": 1.0, "drain_seconds": 10.0,
                        "request_timeout_seconds": 60.0},
         "headline_workload": "news", "noise_floor_pair": ["vllm-bf16", "vllm-bf16-again"], "seed": 7,
@@ -134,7 +134,7 @@ def write_launch(folder: Path, of: config.Study, server: Server) -> Path:
         for repeat in range(of.statistics.repeats):
             for level in of.levels:
                 factor = server.taking_spread[(run * of.statistics.repeats + repeat) % len(server.taking_spread)]
-                new, taking = _taking(server, level, run, repeat, now, factor, rng)
+                new, taking = _taking(of, server, level, run, repeat, now, factor, rng)
                 _spoil(new, server)
                 rows += new
                 samples += _telemetry(server, level, run, repeat, new, taking)
@@ -148,7 +148,7 @@ def write_launch(folder: Path, of: config.Study, server: Server) -> Path:
     return path
 
 
-def _taking(server: Server, level: config.Level, run: int, repeat: int, start: int, factor: float,
+def _taking(of: config.Study, server: Server, level: config.Level, run: int, repeat: int, start: int, factor: float,
             rng: np.random.Generator) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Requests of one taking and its entry in meta["takings"]."""
     issue_end = start + int(level.seconds * NS)
@@ -156,7 +156,7 @@ def _taking(server: Server, level: config.Level, run: int, repeat: int, start: i
     load = float(level.concurrency or 1)
     rows: list[dict[str, Any]] = []
 
-    def add(due: int, phase: str) -> int:
+    def add(due: int, phase: str, client: int | None = None) -> int:
         later = 1 + server.drift * (due - start) / (level.seconds * NS)
         wobble = 1 + server.jitter * rng.uniform(-1, 1, 2)
         ttft = int(server.ttft_at(load) * factor * later * wobble[0] * NS)
@@ -166,18 +166,21 @@ def _taking(server: Server, level: config.Level, run: int, repeat: int, start: i
         stamps = due + lag + ttft + np.round(last * tpot)
         stamps[0], stamps[-1] = due + lag + ttft, due + lag + ttft + round((tokens - 1) * tpot)
         rows.append(_row(server, level, run, repeat, len(rows), phase, due, lag, stamps.astype(np.int64)))
-        return int(rows[-1]["end_ns"])
+        turns = of.workloads[level.workload].turns
+        turn = sum(r["connection"] == client for r in rows[:-1]) % turns if turns else None
+        rows[-1] |= {"connection": client, "turn": turn}
+        return int(rows[-1]["end_ns"]) + pause
 
-    if level.kind == "closed":
-        assert level.concurrency is not None
-        free = [start + i * RAMP_NS for i in range(level.concurrency)]
+    pause = int((level.think_seconds or 0.0) * NS)
+    if level.concurrency is not None:
+        free = [start if level.start == "burst" else start + i * RAMP_NS for i in range(level.concurrency)]
         while min(free) < issue_end:
             client = free.index(min(free))
-            free[client] = add(free[client], "measured")
+            free[client] = add(free[client], "measured", client)
         last = max(r["end_ns"] for r in rows)
         while min(free) < last:
             client = free.index(min(free))
-            free[client] = add(free[client], "cooldown")
+            free[client] = add(free[client], "cooldown", client)
     else:
         assert level.rate_rps is not None
         due = start + int(rng.exponential(1 / level.rate_rps) * NS)
@@ -185,7 +188,7 @@ def _taking(server: Server, level: config.Level, run: int, repeat: int, start: i
             add(due, "measured")
             due += int(rng.exponential(1 / level.rate_rps) * NS)
     end = max([r["end_ns"] for r in rows], default=issue_end)
-    taking = {"run": run, "repeat": repeat, "level": level.id, "kind": level.kind, "concurrency": level.concurrency,
+    taking = {"run": run, "repeat": repeat, "level": level.id, "kind": level.family, "concurrency": level.concurrency,
               "rate_rps": level.rate_rps, "workload": level.workload, "issue_start_ns": start,
               "issue_end_ns": issue_end, "end_ns": end, "client_cpu_s": server.client_cpu_share * (end - start) / NS,
               "client_peak_rss_bytes": 80_000_000, "ended": "planned"}

@@ -356,7 +356,7 @@ def test_workers_share_a_start_and_their_journals_merge(tmp_path):
         start = run_workers(plans, watch=shown.append)
     rows = list(exchange.rows(plans, WIRE))
     assert [row["index"] for row in rows] == list(range(30)) and {row["status"] for row in rows} == {"complete"}
-    assert [p.concurrency for p in plans] == [3, 2]
+    assert [p.concurrency for p in plans] == [3, 2] and len({row["connection"] for row in rows}) == 5
     assert min(row["due_ns"] for row in rows) == start
     assert shown[-1].finished == 30
 

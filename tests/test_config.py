@@ -65,12 +65,6 @@ def test_missing_key_and_impossible_value(profile):
         config.load_study("mine")
 
 
-def test_level_is_closed_or_poisson_never_both(profile):
-    spoil(profile, "study.yaml", lambda d: d["levels"][0].update(rate_rps=1.0))
-    with pytest.raises(ConfigError, match="never both"):
-        config.load_study("mine")
-
-
 def test_yaml_that_does_not_parse(profile):
     (profile / "study.yaml").write_text("title: [")
     with pytest.raises(ConfigError, match="cannot be read as YAML"):

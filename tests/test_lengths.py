@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from lib.errors import ConfigError, MeasureError
-from lib.measure.lengths import Lengths, TraceRow, read_trace
-
-HEADER = "arrival_s,input_tokens,output_tokens\n"
+from lib.errors import ConfigError
+from lib.measure.lengths import Lengths
 
 
 def test_constant_and_uniform_hold_what_they_state():
@@ -46,44 +44,3 @@ def test_same_seed_same_lengths_another_seed_others():
 def test_impossible_distributions_are_refused(fields):
     with pytest.raises(ConfigError):
         Lengths(**fields)
-
-
-def test_trace_is_read(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text(HEADER + "0.5,128,16\n0.5,64,1\n2,1000,200\n")
-    assert read_trace(path) == [TraceRow(0.5, 128, 16), TraceRow(0.5, 64, 1), TraceRow(2.0, 1000, 200)]
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "named"),
-    [
-        ("", 1, "header"),
-        ("arrival,input,output\n0,1,1\n", 1, "arrival,input,output"),
-        (HEADER, 1, "no row"),
-        (HEADER + "0,8,8\n0,8\n", 3, "2 fields"),
-        (HEADER + "0,8,8\n\n1,8,8\n", 3, "0 fields"),
-        (HEADER + "0,8,8\n1,8,8,8\n", 3, "4 fields"),
-        (HEADER + "soon,8,8\n", 2, "soon"),
-        (HEADER + "0,8.5,8\n", 2, "8.5"),
-        (HEADER + "0,8,0\n", 2, "8 and 0"),
-        (HEADER + "0,-8,8\n", 2, "-8"),
-        (HEADER + "-1,8,8\n", 2, "-1"),
-        (HEADER + "nan,8,8\n", 2, "nan"),
-        (HEADER + "2,8,8\n1,8,8\n", 3, "arrival_s 1 "),
-        (HEADER + '0,8,"8\n', 2, "unexpected end"),
-    ],
-)
-def test_a_bad_trace_is_refused_with_its_line(tmp_path, text, line, named):
-    path = tmp_path / "trace.csv"
-    path.write_text(text)
-    with pytest.raises(MeasureError, match=f"line {line}: ") as refusal:
-        read_trace(path)
-    assert named in str(refusal.value) and "\n" not in str(refusal.value)
-
-
-def test_a_missing_or_binary_trace_is_refused(tmp_path):
-    with pytest.raises(MeasureError, match=r"none\.csv"):
-        read_trace(tmp_path / "none.csv")
-    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(MeasureError, match="UTF-8"):
-        read_trace(tmp_path / "binary.csv")

@@ -114,3 +114,22 @@ def test_good_needs_a_complete_answer_within_both_limits():
         request(tokens=(0.1,)),
     )
     assert metrics.good(c, 0.5, 0.05).tolist() == [True, False, False, False, True]
+
+
+def test_good_may_count_from_when_a_request_was_due():
+    c = columns(request(sent=1.0, due=0.5, tokens=(1.25, 1.26)))
+    assert metrics.good(c, 0.5, 0.05).tolist() == [True]
+    assert metrics.good(c, 0.5, 0.05, from_due=True).tolist() == [False]
+
+
+def test_window_of_clients_that_think_opens_with_the_last_of_them():
+    """Two clients: 7 joins at 0, 9 at 2; requests are due until 6, the level issues until 5."""
+    c = columns(
+        request(sent=0, tokens=(0.5,)) | {"connection": 7},
+        request(sent=2, tokens=(2.5,)) | {"connection": 9},
+        request(sent=4, tokens=(4.5,)) | {"connection": 7},
+        request(sent=6, tokens=(6.5,), phase="cooldown") | {"connection": 7},
+    )
+    assert metrics.thinking_window(c, 2, 5 * S) == (2 * S, 5 * S)
+    assert metrics.thinking_window(c, 2, 8 * S) == (2 * S, 6 * S)  # nothing was due after 6: the list had run out
+    assert math.isnan(metrics.thinking_window(c, 3, 5 * S)[0])

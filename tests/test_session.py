@@ -79,9 +79,8 @@ def test_a_launch_is_measured_once(root):
     assert not paths.partial("mini", "good").exists() and not left_behind(root)
 
     before = paths.record("mini", "good").stat().st_mtime_ns
-    start = time.monotonic()
     assert take(root, "good").returncode == 0
-    assert time.monotonic() - start < 8 and paths.record("mini", "good").stat().st_mtime_ns == before
+    assert paths.record("mini", "good").stat().st_mtime_ns == before
 
 
 def test_a_run_begins_with_a_probe_that_enters_no_row(root):
@@ -164,6 +163,23 @@ def test_a_server_that_dies_in_mid_level_loses_no_finished_level_and_is_resumed(
     assert whole.meta["incomplete"] is None and len(whole.meta["takings"]) == 4
     assert asked(kept.table) <= asked(whole.table)
     assert whole.table.slice(0, 3).select(["event_ns"]) == kept.table.slice(0, 3).select(["event_ns"])  # not taken anew
+
+
+OVERLOADED = mini_study.STUDY.replace("drain_seconds: 10", "drain_seconds: 0.6").replace("repeats: 2", "repeats: 1")
+
+
+def test_an_overload_is_measured_once_and_shown(root):
+    """Twelve requests a second for a server that answers about nine, and 0.6 s to drain: some are never answered."""
+    levels = "levels:\n  - {kind: constant, rate_rps: 24, workload: news, seconds: 0.6}\n"
+    before, after = OVERLOADED.split("levels:\n")
+    study = before + levels + after[after.index("statistics:") :]
+    mini_study.prepare(root, study, slow={"in_turn": "true"})
+    done = take(root, "slow")
+    assert done.returncode == 0, done.stderr
+    meta, rows = record("slow").meta, record("slow").table.to_pylist()
+    left = [r for r in rows if r["phase"] == "measured" and r["status"] == "unfinished"]
+    assert left and all(str(r["cause"]).startswith("cut") for r in left)
+    assert meta["retaken"] == [] and len(meta["takings"]) == 1 and not list(paths.RECORDS.rglob("*.retaken*"))
 
 
 @pytest.mark.parametrize("after_s", [2.5, 4.0])

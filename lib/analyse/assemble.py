@@ -87,9 +87,13 @@ def level_facts(level: Level, bound: Limits, one: Measured, mark: str) -> dict[s
         for name, spec in SPECS.items()
     }
     return found | {
+        "ttft_p50_by_turn": [
+            from_estimate(stats.median_interval(level.pooled("ttft_s", turn)), "ms", 1e3, mark, source)
+            for turn in range(level.turns)
+        ],
         "kind": level.kind,
         "workload": level.workload,
-        "load": number(level.load, "requests" if level.kind == "closed" else "requests/s", "assumed", source),
+        "load": number(level.load, "requests/s" if level.is_open else "requests", "assumed", source),
         "meets_sla": {"answer": level.verdict.answer, "reason": level.verdict.reason},
         "meets_by_medians": {"answer": level.verdict_by_medians.answer, "reason": level.verdict_by_medians.reason},
         "requests": number(n, "requests", mark, source),

@@ -28,7 +28,7 @@ class Limits:
     """What one level could reach at most; None with a reason where no bound is known."""
 
     tpot_s: float | None  # shortest time per token after the first
-    output_tok_s: float | None  # largest throughput, closed levels only
+    output_tok_s: float | None  # largest throughput, closed loops only
     source: str
     reason: str | None = None
 
@@ -92,8 +92,7 @@ def limits(level: Level, under: Ceiling, study: config.Study) -> Limits:
     if not (inputs >= 1 and outputs >= 2):
         return Limits(None, None, under.source, "no complete answer of two tokens or more, so no bound applies")
     cached = inputs - 1 if study.workloads[level.workload].prefix_cache == "wanted" else 0.0
-    closed = level.kind == "closed"
-    most = under.bound.throughput_tok_s(inputs - cached, outputs, level.load, cached) if closed else None
+    most = None if level.is_open else under.bound.throughput_tok_s(inputs - cached, outputs, level.load, cached)
     return Limits(under.bound.decode_step_s(1, inputs), most, under.source)
 
 

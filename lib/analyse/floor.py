@@ -16,8 +16,8 @@ from lib import stats
 from lib.analyse.levels import Level
 
 SIGNIFICANT = 0.05
-# Compared by per-run values: medians, and the throughput of the steady window (closed levels: arrivals decide an open
-# level's throughput).
+# Compared by per-run values: medians, and the throughput of the steady window (saturated levels: arrivals decide an
+# open level's throughput, pauses that of clients who think).
 COMPARED = ("ttft_p50_s", "tpot_p50_s", "output_tok_s")
 
 
@@ -115,7 +115,7 @@ def _common(a: Sequence[Level], b: Sequence[Level]) -> list[tuple[Level, Level]]
 
 def _says(level: Level, metric: str) -> bool:
     """Whether a metric speaks of the server at this level."""
-    return level.kind == "closed" or metric != "output_tok_s"
+    return level.saturated or metric != "output_tok_s"
 
 
 def _mean(level: Level, metric: str) -> float:

@@ -1,5 +1,5 @@
 """Capacity under the SLA, read from the ladder of measured closed levels: the largest concurrency whose upper limits
-meet it.
+meet it. Levels that start with a burst or whose clients think are other loads, and no rungs of it.
 
 Rule: a value always comes with its bracket, the next level taken that does not meet the SLA or is undecided, and with
 its reason. Where p95 is unsupported the SLA's capacity is undecided; a figure by medians may stand beside it, named so.

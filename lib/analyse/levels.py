@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from lib import stats
+from lib import loads, stats
 from lib.analyse.takings import Taking, summary
 from lib.config import Sla
 from lib.stats import Estimate
 
-REACHED = 0.95  # share of the target concurrency that must be in flight: below it another load was measured
+REACHED = 0.95  # share of the target that must be in flight, or ask: below it another load was measured
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,22 @@ class Level:
 
     @property
     def kind(self) -> str:
-        """Closed or poisson."""
+        """Family of its load, see `loads.Level.family`."""
         return str(self.takings[0].entry["kind"])
 
     @property
+    def is_open(self) -> bool:
+        """Whether requests came when they were due, whatever the server did."""
+        return self.takings[0].is_open
+
+    @property
+    def saturated(self) -> bool:
+        """Whether requests in flight are constant, so that the throughput is the server's own."""
+        return self.kind in loads.SATURATED
+
+    @property
     def load(self) -> float:
-        """Concurrency or requests per second."""
+        """Clients of a closed loop, or requests per second."""
         return self.takings[0].load
 
     @property
@@ -75,9 +85,15 @@ class Level:
         labels = runs if several else list(range(len(runs)))
         return [[i for i, label in enumerate(labels) if label == unit] for unit in dict.fromkeys(labels)]
 
-    def pooled(self, metric: str) -> list[stats.Floats]:
-        """Values of a per-request metric in seconds, one array per independent run."""
-        return [np.concatenate([self.takings[i].values(metric) for i in unit]) for unit in self._units]
+    def pooled(self, metric: str, turn: int | None = None) -> list[stats.Floats]:
+        """Values of a per-request metric in seconds, one array per independent run; `turn`: of that turn alone."""
+        return [np.concatenate([self.takings[i].values(metric, turn) for i in unit]) for unit in self._units]
+
+    @cached_property
+    def turns(self) -> int:
+        """Turns of its sessions, 0 for single requests."""
+        seen = [stats.finite(t.columns["turn"]) for t in self.takings] if self.kind == "sessions" else []
+        return int(max((turn.max() for turn in seen if len(turn)), default=-1)) + 1
 
     def per_run(self, column: str) -> list[float]:
         """Mean of a column of takings.csv per independent run; NaN where a run has no value."""
@@ -109,9 +125,13 @@ class Level:
         return self.failures / self.total("requests") if self.total("requests") else float("nan")
 
     @property
-    def reached(self) -> bool:
-        """Whether the target concurrency was in flight; an open level has no target."""
-        return self.kind != "closed" or self.mean("in_flight_mean") >= REACHED * self.load
+    def short(self) -> str | None:
+        """What says that a closed loop's target was not held: requests in flight, or clients where these think."""
+        column, noun = "in_flight_mean", "requests were in flight"
+        if self.kind in loads.THINKING:
+            column, noun = "clients", "clients asked"
+        held = self.mean(column)
+        return None if self.is_open or held >= REACHED * self.load else f"only {held:.3g} of {self.load:g} {noun}"
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
@@ -121,7 +141,7 @@ class Level:
     @property
     def judged(self) -> dict[str, float]:
         """Metrics the SLA is about and their limits in seconds: an open level counts its TTFT from when it was due."""
-        first = "ttft" if self.kind == "closed" else "ttft_due"
+        first = "ttft_due" if self.is_open else "ttft"
         return {first: self.sla.ttft_p95_ms / 1e3, "tpot": self.sla.tpot_p95_ms / 1e3}
 
     @cached_property
@@ -169,8 +189,8 @@ def _verdict(level: Level, which: str) -> Verdict:
                 if wanted.low is not None
                 else name
             )
-    if not level.reached:
-        open_reasons.append(f"only {level.mean('in_flight_mean'):.3g} of {level.load:g} requests were in flight")
+    if level.short:
+        open_reasons.append(level.short)
     if open_reasons:
         return Verdict("undecided", "; ".join(open_reasons))
     return Verdict("yes", f"the upper limits of {which} of TTFT and TPOT are within the SLA")

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lib import metrics, records, stats
+from lib import loads, metrics, records, stats
 from lib.config import Sla
 
 NS = metrics.NS
@@ -37,13 +37,20 @@ class Taking:
         return int(self.entry["run"]), int(self.entry["repeat"]), str(self.entry["level"])
 
     @property
+    def is_open(self) -> bool:
+        """Whether requests came when they were due, whatever the server did."""
+        return self.entry["kind"] in loads.OPEN
+
+    @property
     def load(self) -> float:
-        """Concurrency of a closed level, requests per second of an open one."""
-        return float(self.entry["concurrency"] if self.entry["kind"] == "closed" else self.entry["rate_rps"])
+        """Clients of a closed loop, requests per second of an open one."""
+        return float(self.entry["rate_rps" if self.is_open else "concurrency"])
 
     @cached_property
     def window(self) -> tuple[float, float]:
         """The steady window: start and end in ns, NaN where the target was never held."""
+        if self.entry["kind"] in loads.THINKING:
+            return metrics.thinking_window(self.columns, self.entry["concurrency"], self.entry["issue_end_ns"])
         return metrics.steady_window(self.columns, self.entry["concurrency"])
 
     @property
@@ -63,13 +70,14 @@ class Taking:
         rows = self.measured & metrics.complete(self.columns)
         if np.isfinite(self.steady_s):
             # An open level's window runs from due to due: a late client must not push its requests out of it.
-            starts = self.columns["sent_ns" if self.entry["kind"] == "closed" else "due_ns"]
+            starts = self.columns["due_ns" if self.is_open else "sent_ns"]
             rows &= (starts >= self.window[0]) & (starts <= self.window[1])
         return rows
 
-    def values(self, metric: str) -> metrics.Floats:
-        """One of `metrics.METRICS` for the counted requests, in seconds; undefined ones left out."""
-        return stats.finite(self.every(metric)[self.counted])
+    def values(self, metric: str, turn: int | None = None) -> metrics.Floats:
+        """One of `metrics.METRICS` for the counted requests (of one turn), in seconds; undefined ones left out."""
+        rows = self.counted if turn is None else self.counted & (self.columns["turn"] == turn)
+        return stats.finite(self.every(metric)[rows])
 
     def every(self, metric: str) -> metrics.Floats:
         """One of `metrics.METRICS` for all rows of the taking, in seconds, NaN where undefined."""
@@ -118,12 +126,18 @@ def in_flight_mean(taking: Taking) -> float:
     return float(np.nansum(np.clip(inside, 0, None)) / NS / taking.steady_s)
 
 
+def clients(taking: Taking) -> float:
+    """How many clients of a closed loop sent a measured request; NaN for an open one and where no record says."""
+    numbers = stats.finite(taking.columns.get("connection", np.zeros(0))[taking.measured])
+    return float(len(np.unique(numbers))) if len(numbers) and not taking.is_open else float("nan")
+
+
 def summary(taking: Taking, sla: Sla) -> dict[str, Any]:
     """Return the row of takings.csv: latencies and windows in seconds, rates per second, shares 0..1."""
     c, steady = taking.columns, taking.steady_s
     status = c["status"][taking.measured]
     ended_inside = (c["end_ns"] >= taking.window[0]) & (c["end_ns"] < taking.window[1])
-    good = metrics.good(c, sla.ttft_p95_ms / 1e3, sla.tpot_p95_ms / 1e3)
+    good = metrics.good(c, sla.ttft_p95_ms / 1e3, sla.tpot_p95_ms / 1e3, taking.is_open)
     events = np.diff(c["event_offsets"])
     counted = taking.counted & np.isfinite(c["output_tokens"])
     entry = taking.entry
@@ -137,6 +151,7 @@ def summary(taking: Taking, sla: Sla) -> dict[str, Any]:
         "workload": entry["workload"],
         "steady_s": steady,
         "in_flight_mean": in_flight_mean(taking),
+        "clients": clients(taking),
         "requests": int(taking.measured.sum()),
         **{s: int((status == s).sum()) for s in records.STATUSES},
         "ttft_p50_s": _percentile(taking.values("ttft_s"), 0.5),

@@ -14,6 +14,7 @@ from lib import config, stats
 from lib.analyse.collect import Measured
 from lib.analyse.levels import REACHED, Level
 from lib.analyse.timeline import agreement
+from lib.metrics import Columns
 
 ABOVE_PERCENTILE = 10  # requests above p95: with fewer the upper limit is one of the very largest values
 UNLIKE = 0.10  # first taking, halves, spread of takings: pyperf calls a benchmark unstable from 10 %
@@ -52,7 +53,7 @@ def of_launch(one: Measured, study: config.Study) -> list[Doubt]:
     """Doubts about a whole launch: its stamps, its code, its config."""
     clock, then = one.meta.get("clock", {}), one.meta.get("config", {}).get("study", {})
     user = int(clock.get("stamp_sources", {}).get("user", 0))
-    changed = _changed(then, study.model_dump(mode="json"))
+    changed = _changed(_stated(then), _stated(study.model_dump(mode="json")))
     checks: list[Check] = [
         (user > 0, f"{user} answers carry user-space instead of kernel stamps",
          "their times include the client's own wake-up; see the calibration"),
@@ -104,7 +105,7 @@ def drift(level: Level, metric: str) -> float:
 def _course(level: Level, study: config.Study) -> list[Check]:
     """Whether the level went as planned."""
     wanted, taken = study.statistics.runs * study.statistics.repeats, len(level.takings)
-    wrong = level.total("wrong_length")
+    wrong, miscounted = level.total("wrong_length"), sum(_miscounted(t.columns) for t in level.takings)
     early = Counter(str(t.entry["ended"]) for t in level.takings if t.entry["ended"] != "planned")
     return [
         (level.failures > 0,
@@ -112,10 +113,11 @@ def _course(level: Level, study: config.Study) -> list[Check]:
          "see their causes in the record; take the level once more before judging it"),
         *((True, f"{n} of {taken} takings ended early: {why}", "measure the level again") for why, n in early.items()),
         (taken < wanted, f"{taken} of {wanted} planned takings are there", "run `make report` to take the rest"),
-        (not level.reached,
-         f"only {level.mean('in_flight_mean'):.3g} of {level.load:g} requests were in flight (below {REACHED:.0%})",
+        (level.short is not None, f"{level.short} (below {REACHED:.0%})",
          "lengthen the level, or give the client a core of its own"),
         (wrong > 0, f"{wrong} answers are of another length than asked", "check how the engine pins the output length"),
+        (miscounted > 0, f"the server counted other input lengths than planned for {miscounted} requests",
+         "check its tokenizer and what it adds to a prompt"),
     ]  # fmt: skip
 
 
@@ -140,6 +142,9 @@ def _engine(level: Level, study: config.Study) -> list[Check]:
     return [
         (study.workloads[level.workload].prefix_cache == "avoid" and hits > PREFIX_HITS,
          f"{hits:.1%} of prefix-cache queries hit, prompts should share nothing", "check the prompts' first tokens"),
+        (study.workloads[level.workload].prefix_cache == "wanted" and hits <= PREFIX_HITS,
+         f"{hits:.1%} of prefix-cache queries hit, and this workload repeats its prompts",
+         "set `prefix_cache: true` in the launch's settings"),
         (per_event > TOKENS_PER_EVENT, f"{per_event:.3g} tokens per stream event",
          "use TPOT; gaps between events are no token gaps"),
         (preempted > 0, f"the engine preempted {preempted:.0f} requests in a taking: its KV cache was full",
@@ -152,8 +157,8 @@ def _engine(level: Level, study: config.Study) -> list[Check]:
 def _stability(level: Level) -> list[Check]:
     """Whether takings, and halves of takings, tell the same story."""
     checks: list[Check] = []
-    # Arrivals decide the throughput of an open level, so it says nothing about the server's stability.
-    rates = (("output_tok_s", "throughput"),) if level.kind == "closed" else ()
+    # Arrivals and pauses decide the throughput of the other levels, so it says nothing about the server's stability.
+    rates = (("output_tok_s", "throughput"),) if level.saturated else ()
     for column, name in (("ttft_p50_s", "TTFT"), ("tpot_p50_s", "TPOT"), *rates):
         values = np.array([row[column] for row in level.rows], dtype=float)
         values = values[np.isfinite(values) & (values > 0)]
@@ -166,7 +171,8 @@ def _stability(level: Level) -> list[Check]:
                 (not unlike and bool(spread > UNLIKE), f"takings differ: {name} spreads by {spread:.0%}",
                  "quiet the machine, or take more repeats"),
             ]  # fmt: skip
-    for metric, name in (("ttft_s", "TTFT"), ("tpot_s", "TPOT")):
+    # All sessions of a taking begin with the turn that reads a whole document, so their TTFT falls by design.
+    for metric, name in (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))[level.turns > 0 :]:
         change = drift(level, metric)
         text = f"{name} drifts within the level: second half {change:+.0%} against the first"
         checks.append((abs(change) > UNLIKE, text, "lengthen the warm-up or the level until it is steady"))
@@ -182,6 +188,11 @@ def _sample(level: Level) -> list[Check]:
     return [(bool(few), text, f"take {ABOVE_PERCENTILE * 20} requests or more, now {least}")]
 
 
+def _miscounted(c: Columns) -> int:
+    """Requests whose input has another length in the server's count than the prompt was written with."""
+    return int((np.isfinite(c["input_tokens"]) & (c["input_tokens"] != c["planned_input_tokens"])).sum())
+
+
 def _causes(level: Level) -> str:
     counts: Counter[str] = Counter()
     for taking in level.takings:
@@ -189,6 +200,13 @@ def _causes(level: Level) -> str:
         bad = taking.measured & (c["status"] != "complete")
         counts.update(str(cause or status) for cause, status in zip(c["cause"][bad], c["status"][bad], strict=True))
     return ", ".join(f"{n} x {cause}" for cause, n in counts.most_common(3))
+
+
+def _stated(value: Any) -> Any:
+    """Leave out keys without a value, as the config's hash does: one that came later changes nothing."""
+    if isinstance(value, dict):
+        return {key: _stated(inner) for key, inner in value.items() if inner is not None}
+    return [_stated(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -124,8 +124,12 @@ def merge(plans: Iterable[Plan]) -> tuple[list[Exchange], list[Outcome]]:
     """Exchanges of all workers of one level in order of index, and each worker's outcome."""
     exchanges: list[Exchange] = []
     outcomes: list[Outcome] = []
-    for plan in plans:
+    workers = list(plans)
+    for worker, plan in enumerate(workers):
         some, outcome = read(plan)
+        for exchange in some:  # every worker counts its connections from 0
+            if exchange.connection is not None:
+                exchange.connection = exchange.connection * len(workers) + worker
         exchanges += some
         outcomes.append(outcome)
     exchanges.sort(key=lambda exchange: exchange.index)
@@ -162,6 +166,7 @@ def exchange_row(exchange: Exchange, answer: Answer) -> dict[str, Any]:
         "finish_reason": answer.finish_reason,
         "text_hash": answer.text_hash,
         "stamp_source": source,
+        "connection": exchange.connection,
     }
 
 

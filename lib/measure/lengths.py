@@ -1,25 +1,20 @@
-"""How long requests and answers are: stated distributions, or the rows of a recorded trace.
+"""How long requests and answers are: lengths from stated distributions.
 
 What it is for: lengths in tokens, drawn from a seed, the same for every contender.
-What it refuses: distributions that describe no lengths, trace rows that make no sense (with their line number).
+What it refuses: distributions that describe no lengths.
 The rule it keeps: a length outside the stated bounds is never moved to the bound, it is drawn again, so that no bound
 collects requests that nobody stated.
 """
 
-import csv
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 
-from lib.errors import ConfigError, MeasureError
+from lib.errors import ConfigError
 
 Shape = Literal["constant", "uniform", "lognormal"]
-
-TRACE_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 
 
 @dataclass(frozen=True)
@@ -87,49 +82,3 @@ class Lengths:
             values = np.rint(rng.lognormal(math.log(self.mean) - sigma**2 / 2, sigma, count))
             drawn += [int(value) for value in values if low <= value <= high]
         return drawn[:count]
-
-
-@dataclass(frozen=True)
-class TraceRow:
-    """One request of a recorded trace: when it came, in seconds, and its lengths in tokens."""
-
-    arrival_s: float
-    input_tokens: int
-    output_tokens: int
-
-
-def read_trace(path: Path) -> list[TraceRow]:
-    """Read a recorded trace: a CSV with the header arrival_s,input_tokens,output_tokens, in order of arrival.
-
-    Raises MeasureError with the line number for a wrong header, a field that is no number, a time below 0 or out of
-    order, or a length below 1; and for a file that is missing or holds no row.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as why:
-        raise MeasureError(f"{path}: the trace cannot be read ({why}); name an existing CSV file in UTF-8.") from why
-    reader = csv.reader(lines, strict=True)
-    rows: list[TraceRow] = []
-    try:
-        header = tuple(next(reader, ()))
-        if header != TRACE_COLUMNS:
-            raise ValueError(f"the header is {','.join(header)!r}, not {','.join(TRACE_COLUMNS)!r}")
-        for fields in reader:
-            rows.append(_trace_row(fields, rows[-1].arrival_s if rows else 0.0))
-        if not rows:
-            raise ValueError("there is no row below the header")
-    except (ValueError, csv.Error) as why:
-        line = max(reader.line_num, 1)
-        raise MeasureError(f"{path}, line {line}: {why}; correct the trace or leave that row out.") from why
-    return rows
-
-
-def _trace_row(fields: Sequence[str], earliest_s: float) -> TraceRow:
-    if len(fields) != len(TRACE_COLUMNS):
-        raise ValueError(f"{len(fields)} fields where {len(TRACE_COLUMNS)} belong")
-    arrival_s, input_tokens, output_tokens = float(fields[0]), int(fields[1]), int(fields[2])
-    if not (math.isfinite(arrival_s) and arrival_s >= earliest_s):
-        raise ValueError(f"arrival_s {arrival_s:g} is not a time at or after the one before it ({earliest_s:g})")
-    if input_tokens < 1 or output_tokens < 1:
-        raise ValueError(f"lengths {input_tokens} and {output_tokens} must both be 1 or more")
-    return TraceRow(arrival_s, input_tokens, output_tokens)

@@ -25,6 +25,7 @@ def lines(profile: str, depth: str) -> list[str]:
     """
     study = config.load_study(profile, depth)
     statistics = study.statistics
+    width = max(16, *(len(level.id) for level in study.levels))
     out = [
         f"Study {study.name}: {study.title}",
         f"  SLA: p95 first token < {study.sla.ttft_p95_ms:g} ms, "
@@ -33,11 +34,11 @@ def lines(profile: str, depth: str) -> list[str]:
         f"  {statistics.runs} start(s) of each server, every level taken {statistics.repeats} time(s) per start, "
         "shuffled",
         "",
-        "  level            workload        issues for   per launch",
+        f"  {'level':{width}} workload        issues for   per launch",
     ]
     for level in study.levels:
         times = statistics.runs * statistics.repeats
-        out.append(f"  {level.id:16} {level.workload:15} {takings.seconds(level):7.1f} s   x {times}")
+        out.append(f"  {level.id:{width}} {level.workload:15} {takings.seconds(level):7.1f} s   x {times}")
     out += ["", "  launch                    precision   environment   measuring      starts    state"]
     total = 0.0
     for name in config.launch_names(profile):

@@ -137,7 +137,7 @@ class _Session:
         """Measure one taking and close it to disk; returns whether it should be taken once more."""
         path = self.partial / f"{taking.key}.journal"
         issue_s = takings.seconds(taking.level, rate)
-        count = round(2 * rate * (issue_s + 2)) + 4 * (taking.level.concurrency or 1) + FEWEST
+        count = takings.count(taking.level, rate, issue_s)
         asked = self._ask(taking, count, warm=False)
         plan = takings.plan(self.study, taking, asked, drive.where(self.server), path, issue_s)
         tokens = sum(prompt.output_tokens for prompt in asked.prompts) / len(asked.prompts)
@@ -163,11 +163,13 @@ class _Session:
             {
                 **exchange.exchange_row(e, e.answer(self.server.wire)),
                 **label,
-                "phase": "measured" if e.due_ns is None or e.due_ns < issue_end else "cooldown",
+                "phase": "measured" if e.due_ns < issue_end else "cooldown",
                 "prompt_hash": asked.prompts[e.index].hash[:16],
                 "planned_input_tokens": asked.prompts[e.index].input_tokens,
+                "turn": asked.turns[e.index],
             }
             for e in exchanges
+            if e.due_ns is not None  # a turn whose session ended before it was never asked
         ]
         # Requests that only ran out of time tell of an overload, and a second taking would tell the same.
         failed = sum(row["phase"] == "measured" and row["status"] not in ("complete", "unfinished") for row in rows)
@@ -228,7 +230,7 @@ def _note(
         "run": taking.run,
         "repeat": taking.repeat,
         "level": level.id,
-        "kind": level.kind,
+        "kind": level.family,
         "concurrency": level.concurrency,
         "rate_rps": level.rate_rps,
         "workload": level.workload,

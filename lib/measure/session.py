@@ -126,7 +126,8 @@ def _close(
     if not finished:
         return
     notes = [json.loads(serve.note_path(partial, t).read_text()) for t in finished]
-    rows = pa.concat_tables([pq.read_table(serve.rows_path(partial, t)) for t in finished])
+    # A taking from before a column was added has none; its values are null.
+    rows = pa.concat_tables([pq.read_table(serve.rows_path(partial, t)) for t in finished], promote_options="default")
     samples = pa.concat_tables([pq.read_table(serve.samples_path(partial, t)) for t in finished])
     sources = rows["stamp_source"].value_counts().to_pylist()
     meta = meta | {

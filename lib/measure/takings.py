@@ -7,21 +7,22 @@ contenders meet the same prompts, lengths and due times; a faster one only gets 
 import json
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from lib import config
+from lib import config, loads, paths
 from lib.config import Level, Study
 from lib.measure import schedule, workload
-from lib.measure.clientplan import CLOSED, OPEN, Plan, Request
+from lib.measure.clientplan import BURST, CLOSED, OPEN, STAGGER, Plan, Request
 
 Body = Callable[[str, int], tuple[str, dict[str, Any]]]  # prompt, output tokens -> path, JSON body
 
 RAMP_SHARE = 0.25  # a closed level's starts are spread over this share of its seconds
+SPARE = 8  # requests prepared beyond twice those expected
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,26 @@ def seconds(level: Level, rate_rps: float = math.inf) -> float:
     """Seconds during which a level issues requests: its ramp and its measured part.
 
     `rate_rps` is how many requests per second the server answered in the level's warm-up: a slow one gets the time it
-    needs for the requests that the level wants at least.
+    needs for the requests that the level wants at least. Clients that think get the time that thinking takes, too.
     """
-    wanted = min(level.at_most_seconds, level.requests / rate_rps)
-    return max(level.seconds, wanted) + ramp_s(level)
+    each = 1 / rate_rps + (level.think_seconds or 0.0) / (level.concurrency or 1)
+    return max(level.seconds, min(level.at_most_seconds, level.requests * each)) + ramp_s(level)
 
 
 def ramp_s(level: Level) -> float:
-    """Seconds over which a closed level's first starts are spread; an open loop has no ramp."""
-    return RAMP_SHARE * level.seconds if level.kind == "closed" and (level.concurrency or 0) > 1 else 0.0
+    """Seconds over which a closed loop's first starts are spread; an open loop and a burst have no ramp."""
+    ramped = (level.concurrency or 0) > 1 and level.start != "burst"
+    return RAMP_SHARE * level.seconds if ramped else 0.0
+
+
+def count(level: Level, rate_rps: float, issue_s: float) -> int:
+    """How many requests to prepare for a closed loop that issues for so many seconds: twice those expected, and spare.
+
+    `rate_rps` as for `seconds`; clients that think cannot ask more often than they stop thinking.
+    """
+    clients = level.concurrency or 1
+    most = min(rate_rps, clients / level.think_seconds) if level.think_seconds else rate_rps
+    return round(2 * most * (issue_s + 2)) + 4 * clients + SPARE
 
 
 def longest(study: Study) -> tuple[int, int]:
@@ -74,59 +86,142 @@ def longest(study: Study) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Asked:
-    """The requests of one taking and what each of them planned."""
+    """The requests of one taking and what each of them planned; `turns`: place in its session, from 0, else None."""
 
     requests: tuple[Request, ...]
     prompts: tuple[workload.Prompt, ...]
+    turns: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class _One:
+    """A request before it has a body: `name` and `after` are the ends of request ids."""
+
+    prompt: workload.Prompt
+    name: str
+    due_s: float | None = None
+    think_s: float = 0.0
+    after: str | None = None
+    turn: int | None = None
 
 
 def ask(
     study: Study, taking: Taking, tokenizer: Tokenizer, body: Body, added_tokens: int, count: int, warm: bool
 ) -> Asked:
-    """Make the requests of one taking (or, with `warm`, of the warm-up before it).
+    """Make the requests of one taking (or, with `warm`, of the warm-up before it, which neither thinks nor waits).
 
     `count` is how many are prepared for a closed loop; an open loop's schedule decides its own number.
     """
-    level = taking.level
     purpose = "warm-up" if warm else "measured"
 
     def seed(what: str) -> int:
-        return schedule.seed_for(study.seed, level.id, taking.repeat, taking.run, f"{purpose}-{what}")
+        return schedule.seed_for(study.seed, taking.level.id, taking.repeat, taking.run, f"{purpose}-{what}")
 
-    dues: list[float | None] = [None] * count
-    if level.kind == "poisson" and not warm:
-        assert level.rate_rps is not None
-        offsets = schedule.arrivals_ns(
-            "poisson",
-            rate_rps=level.rate_rps,
-            seed=seed("arrivals"),
-            duration_s=seconds(level) + study.statistics.drain_seconds,
-        )
-        dues = [float(ns) / 1e9 for ns in offsets]
-    spec = study.workloads[level.workload]
-    inputs = _lengths(spec.input_tokens).draw(len(dues), seed("input"))
-    outputs = _lengths(spec.output_tokens).draw(len(dues), seed("output"))
-    made = workload.prompts(
-        tokenizer,
-        list(zip(inputs, outputs, strict=True)),
-        seed("text"),
-        role="warm-up" if warm else "measured",
-        added_tokens=added_tokens,
-        context_tokens=study.model.context,
-    )
+    common: dict[str, Any] = {
+        "role": purpose,
+        "added_tokens": added_tokens,
+        "context_tokens": study.model.context,
+    }
+    make = _sessions if taking.level.kind == "sessions" else _singles
+    ones = make(study, taking.level, tokenizer, count, warm, seed, common)
     requests = []
-    for i, (prompt, due) in enumerate(zip(made, dues, strict=True)):
-        path, data = body(prompt.text, prompt.output_tokens)
+    for one in ones:
+        path, data = body(one.prompt.text, one.prompt.output_tokens)
         requests.append(
             Request(
-                id=f"{purpose}-{taking.key}-{i}",
+                id=f"{purpose}-{taking.key}-{one.name}",
                 path=path,
                 body=json.dumps(data).encode(),
-                due_s=due,
-                planned_output_tokens=prompt.output_tokens,
+                due_s=one.due_s,
+                think_s=one.think_s,
+                after=None if one.after is None else f"{purpose}-{taking.key}-{one.after}",
+                planned_output_tokens=one.prompt.output_tokens,
             )
         )
-    return Asked(tuple(requests), tuple(made))
+    return Asked(tuple(requests), tuple(one.prompt for one in ones), tuple(one.turn for one in ones))
+
+
+def _singles(
+    study: Study,
+    level: Level,
+    tokenizer: Tokenizer,
+    count: int,
+    warm: bool,
+    seed: Callable[[str], int],
+    common: dict[str, Any],
+) -> list[_One]:
+    """Requests that know nothing of each other, when they are due or how long their client thinks before."""
+    trace = _trace(study, level)
+    dues: Sequence[float | None] = [None] * count
+    if level.kind in loads.OPEN and not warm:
+        dues = _dues_s(level, trace, level.seconds + study.statistics.drain_seconds, seed("arrivals"))
+    spec = study.workloads[level.workload]
+    if trace:
+        rows = [trace[i % len(trace)] for i in range(len(dues))]
+        lengths = [(row.input_tokens, row.output_tokens) for row in rows]
+    else:
+        inputs = _lengths(spec.input_tokens).draw(len(dues), seed("input"))
+        outputs = _lengths(spec.output_tokens).draw(len(dues), seed("output"))
+        lengths = list(zip(inputs, outputs, strict=True))
+    made = workload.prompts(tokenizer, lengths, seed("text"), **common)
+    think_s = 0.0 if warm else level.think_seconds or 0.0
+    pauses = schedule.think_ns(len(dues), think_s, level.think_shape or "exponential", seed("think"))
+    several = zip(made, dues, pauses.tolist(), strict=True)
+    return [_One(prompt, str(i), due, pause / 1e9) for i, (prompt, due, pause) in enumerate(several)]
+
+
+def _sessions(
+    study: Study,
+    level: Level,
+    tokenizer: Tokenizer,
+    count: int,
+    warm: bool,
+    seed: Callable[[str], int],
+    common: dict[str, Any],
+) -> list[_One]:
+    """Conversations, each turn after the one before it: as many as hold `count` requests."""
+    spec = study.workloads[level.workload]
+    assert spec.turns is not None and spec.question_tokens is not None
+    talks = workload.sessions(
+        tokenizer,
+        count=math.ceil(count / spec.turns),
+        turns=spec.turns,
+        document=_lengths(spec.input_tokens),
+        question=_lengths(spec.question_tokens),
+        answer=_lengths(spec.output_tokens),
+        think_s=0.0 if warm else level.think_seconds or 0.0,
+        think_shape=level.think_shape or "exponential",
+        seed=seed("text"),
+        **common,
+    )
+    return [
+        _One(turn.prompt, f"{i}-turn-{k}", None, turn.think_ns / 1e9, f"{i}-turn-{k - 1}" if k else None, k)
+        for i, talk in enumerate(talks)
+        for k, turn in enumerate(talk)
+    ]
+
+
+def _trace(study: Study, level: Level) -> list[loads.TraceRow]:
+    if level.trace is None:
+        return []
+    return loads.read_trace(paths.CONFIG / study.profile / level.trace, level.trace_sha256)
+
+
+def _dues_s(level: Level, trace: Sequence[loads.TraceRow], until_s: float, seed: int) -> list[float]:
+    """When the requests of an open loop are due, in seconds from its start."""
+    if trace:
+        offsets = schedule.trace_ns([row.arrival_s for row in trace])
+        offsets = offsets[offsets < until_s * 1e9]
+    else:
+        assert level.rate_rps is not None
+        offsets = schedule.arrivals_ns(
+            level.kind,  # type: ignore[arg-type]  # the open kinds but trace are patterns by that name
+            rate_rps=level.rate_rps,
+            seed=seed,
+            duration_s=until_s,
+            burstiness=(level.cv or 1.0) ** -2,
+        )
+    return [float(ns) / 1e9 for ns in offsets]
 
 
 def plan(
@@ -147,11 +242,10 @@ def plan(
     if warm:
         sessions = level.concurrency or max(1, math.ceil(level.rate_rps or 1))
         return Plan(**common, load=CLOSED, concurrency=sessions, ramp_s=0.0, issue_s=issue_s)
-    if level.kind == "closed":
-        assert level.concurrency is not None
-        return Plan(
-            **common, load=CLOSED, concurrency=level.concurrency, ramp_s=ramp_s(level), issue_s=issue_s, cooldown=True
-        )
+    if level.concurrency is not None:
+        ramp = BURST if level.start == "burst" else STAGGER
+        common |= {"load": CLOSED, "concurrency": level.concurrency, "ramp": ramp, "ramp_s": ramp_s(level)}
+        return Plan(**common, issue_s=issue_s, cooldown=True)
     connections = max(16, math.ceil(4 * (level.rate_rps or 1)))
     return Plan(**common, load=OPEN, issue_s=issue_s, connections=connections, cooldown=True)
 

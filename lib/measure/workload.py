@@ -7,6 +7,7 @@ The rule it keeps: a seed and a tokenizer decide everything. What a contender is
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Literal
 from tokenizers import Tokenizer
 
 from lib.errors import ConfigError, MeasureError
-from lib.measure.exact_text import ExactWriter, Symbol
+from lib.measure.exact_text import ExactWriter
 from lib.measure.finance import KINDS, Kind, Role, Writer
 from lib.measure.lengths import Lengths
 from lib.measure.schedule import ThinkShape, think_ns
@@ -118,15 +119,16 @@ def sessions(
     think_s: float,
     think_shape: ThinkShape = "exponential",
     seed: int,
+    role: Role = "measured",
     added_tokens: int = 0,
     context_tokens: int | None = None,
 ) -> list[tuple[Turn, ...]]:
     """Multi-turn sessions: a long document, then short questions, each prompt holding the whole turn before it.
 
     The server's own answers cannot be part of the next prompt, or each contender would be asked something else: between
-    two questions stands a written answer of the output length that was asked for. A prefix cache is meant to hit
-    here, on `Turn.shared_tokens`; different sessions share nothing. The client pauses `think_ns` before a turn, 0
-    before the first.
+    two questions stands a written answer of the output length that was asked for (where no sentence is that short, the
+    next question is so much longer). A prefix cache is meant to hit here, on `Turn.shared_tokens`; different sessions
+    share nothing. The client pauses `think_ns` before a turn, 0 before the first.
 
     Parameters
     ----------
@@ -139,7 +141,7 @@ def sessions(
 
     Returns
     -------
-    list of `count` tuples of `turns` Turns
+    list of `count` tuples of `turns` Turns; the first sessions stay the same when more are asked for
 
     Raises
     ------
@@ -148,24 +150,27 @@ def sessions(
     """
     if count < 1 or turns < 1:
         raise ConfigError(f"{count} sessions of {turns} turns measure nothing; state 1 or more of each.")
-    writer = ExactWriter(tokenizer, Writer(seed))
+    writer = ExactWriter(tokenizer, Writer(seed, role))
+    sizes = document.draw(count, seed)
     asked, answered = question.draw(count * turns, seed + 1), answer.draw(count * turns, seed + 2)
     pauses = think_ns(count * turns, think_s, think_shape, seed + 3)
-    kinds = [KINDS[i % len(KINDS)] for i in range(count)]
-    sizes = document.draw(count, seed)
-    texts = [writer.text(kind, size) for kind, size in zip(kinds, sizes, strict=True)]
-    shared = [0] * count
-    done: list[list[Turn]] = [[] for _ in range(count)]
-    for turn in range(turns):
-        now = slice(turn * count, (turn + 1) * count)
-        texts, sizes = _longer(writer, texts, sizes, [("question", tokens) for tokens in asked[now]])
-        for i, (text, size, output) in enumerate(zip(texts, sizes, answered[now], strict=True)):
+    done = []
+    for i in range(count):  # one by one: how many are asked for must not change the first ones
+        kind, own = KINDS[i % len(KINDS)], slice(i * turns, (i + 1) * turns)
+        text, size, shared, last = writer.text(kind, sizes[i]), sizes[i], 0, 0
+        session: list[Turn] = []
+        for tokens, output, pause in zip(asked[own], answered[own], pauses[own].tolist(), strict=True):
+            if session:
+                with suppress(MeasureError):  # an answer too short for a sentence: the question takes its room
+                    text, size, last = writer.extended(text, size, kind, last), size + last, 0
+                tokens += last
+            text, size = writer.extended(text, size, "question", tokens), size + tokens
             _check(size + added_tokens, output, added_tokens, context_tokens)
             prompt = _prompt(text, size + added_tokens, output)
-            done[i].append(Turn(prompt, shared[i], int(pauses[now][i]) if turn else 0))
-        shared = sizes
-        texts, sizes = _longer(writer, texts, sizes, list(zip(kinds, answered[now], strict=True)))
-    return [tuple(session) for session in done]
+            session.append(Turn(prompt, shared, pause if session else 0))
+            shared, last = size, output
+        done.append(tuple(session))
+    return done
 
 
 def fingerprint(requests: Iterable[Prompt]) -> str:
@@ -174,14 +179,6 @@ def fingerprint(requests: Iterable[Prompt]) -> str:
     for request in requests:
         digest.update(f"{request.hash} {request.input_tokens} {request.output_tokens}\n".encode())
     return digest.hexdigest()
-
-
-def _longer(
-    writer: ExactWriter, texts: Sequence[str], sizes: Sequence[int], pieces: Sequence[tuple[Symbol, int]]
-) -> tuple[list[str], list[int]]:
-    whole = zip(texts, sizes, pieces, strict=True)
-    longer = [writer.extended(text, size, symbol, tokens) for text, size, (symbol, tokens) in whole]
-    return longer, [size + tokens for size, (_, tokens) in zip(sizes, pieces, strict=True)]
 
 
 def _prompt(text: str, input_tokens: int, output_tokens: int) -> Prompt:

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 from lib import paths, records
 from lib.errors import NoValue, RecordError, tell
-from lib.show import datatables, numbers, pictures, plots_h100, style, verdict
+from lib.show import datatables, levelwords, numbers, pictures, plots_h100, style, verdict
 
 ACTIVE = re.compile(r"[\\`*_{}\[\]()#+\-!|~$^:<>&\"'=]")  # what Markdown, mathematics or HTML would read
 COMMAND = re.compile(r"&#96;(make [a-z]+)&#96;")  # the study's own commands in reasons, already made harmless
@@ -108,7 +108,7 @@ def templates() -> jinja2.Environment:
         "count": numbers.count,
         "interval": lambda n: numbers.number(n, interval=True),
         "digits": numbers.digits,
-        "load": load,
+        "load": levelwords.words,
         "configured": configured,
         "fleet_name": fleet_name,
         "rounded": numbers.rounded,
@@ -119,7 +119,7 @@ def templates() -> jinja2.Environment:
         "percent": lambda share: f"{numbers.digits(100 * share)}\u00a0%",
         "gigabytes": lambda n: f"{n / 1e9:.0f}\u00a0GB",
     }
-    world.tests["open_loop"] = lambda level: str(level).startswith("poisson-")
+    world.tests |= {"open_loop": levelwords.is_open, "no_rung": levelwords.no_rung, "session": levelwords.is_session}
     world.globals |= {
         "cell": numbers.cell,
         "notes": numbers.Notes,
@@ -152,12 +152,6 @@ def as_text(value: Any) -> Any:
     if isinstance(value, Mapping):
         raise NoValue(f"{value!r} stands in the article without a filter; write `| number` behind it.")
     return Markup(COMMAND.sub(r"<code>\1</code>", ACTIVE.sub(lambda m: f"&#{ord(m[0])};", str(value))))
-
-
-def load(level: str) -> str:
-    """Put a level in words: closed-8 -> 8 at once, poisson-1.5 -> 1.5 requests a second."""
-    kind, _, size = level.partition("-")
-    return f"{size} at once" if kind == "closed" else f"{size} request{'s' if size != '1' else ''} a second"
 
 
 def configured(key: str) -> str:
