@@ -151,7 +151,6 @@ def summary(taking: Taking, sla: Sla) -> dict[str, Any]:
         "workload": entry["workload"],
         "steady_s": steady,
         "in_flight_mean": in_flight_mean(taking),
-        "clients": clients(taking),
         "requests": int(taking.measured.sum()),
         **{s: int((status == s).sum()) for s in records.STATUSES},
         "ttft_p50_s": _percentile(taking.values("ttft_s"), 0.5),
@@ -172,6 +171,7 @@ def summary(taking: Taking, sla: Sla) -> dict[str, Any]:
         "tokens_per_event": _ratio(float(c["output_tokens"][counted].sum()), float(events[counted].sum())),
         "shared_reads_share": _ratio(float(np.nansum(c["shared_reads"])), float(events.sum())),
         "ttft_p50_with_ramp_s": _percentile(metrics.ttft_s(c)[taking.measured & metrics.complete(c)], 0.5),
+        "clients": clients(taking),
         "ended": entry["ended"],
     }
 
