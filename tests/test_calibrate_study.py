@@ -24,7 +24,7 @@ def result(load: Load, error_ms=0.1, **more):
     return {
         "load": load.name, "streams": load.streams, "tokens_per_s": load.tokens_per_s, "server_late_us_p99": 50,
         "ttft_error_p50_ms": 0.01, "ttft_error_p99_ms": error_ms, "gap_error_p99_ms": 0.02, "tpot_error_p99_ms": 0.001,
-        "events_per_s": load.streams * load.tokens_per_s, "requests": 4, "complete": 4, **more,
+        "events_per_s": load.streams * load.tokens_per_s, "requests": 4, "complete": 4, "causes": {}, **more,
     }  # fmt: skip
 
 
@@ -85,7 +85,8 @@ def test_nothing_held_says_so():
 def test_what_counts_as_held():
     load = Load("x", 2, 10.0)
     assert calibrate_study.trouble(result(load)) is None
-    assert calibrate_study.trouble(result(load, complete=3)) == "1 of 4 requests did not complete"
+    lost = result(load, complete=3, causes={"timeout": 1})
+    assert calibrate_study.trouble(lost) == "1 of 4 requests did not complete (timeout)"
     late = calibrate_study.trouble(result(load, 2.0, server_late_us_p99=3000))
     assert late == "the p99 error of TTFT was 2 ms (the server itself was late by 3 ms)"
     assert "gaps" in calibrate_study.trouble(result(load, gap_error_p99_ms=1.5))
@@ -125,3 +126,14 @@ def test_the_engine_s_stand_in_keeps_its_core_busy_and_ends():
         reader.cpu_percent(0.5)
         assert sum(reader.cpu_times()[:2]) - before > 0.1
     assert not reader.is_running()
+
+
+def test_the_table_says_what_held_and_what_did_not():
+    loads = [result(Load("a", 2, 10.0), condition="idle", receive_cpu_ms=None, load_reached_percent=99.5,
+                    parse_cpu_ms=8.0, peak_mb=20.0, start_s=0.5)]  # fmt: skip
+    _, found = capacity_of(1200)
+    said = calibrate_study.table({"loads": loads, "capacity": found}).splitlines()
+    assert said[1].split()[:4] == ["a", "idle", "2", "10"] and " - " in said[1]
+    assert said[-1].startswith("One client process holds 102400 events/s of 1024 streams; with 1268 streams the p99")
+    _, nothing = capacity_of(100)
+    assert calibrate_study.table({"loads": loads, "capacity": nothing}).splitlines()[-1].startswith("No load beyond c")

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,7 @@ from lib.paths import BUILD
 
 TTFT_MS = 100.0  # true time to first token
 SEED = 1  # of an open load's arrivals
+LONGEST, START_S = 2.0, 5.0  # a load may take this many times its own length and this much more; the rest is cut
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,9 @@ def calibrate(
     -------
     load and its parameters; errors in ms: ttft_error_*, gap_error_*, tpot_error_p50/p95/p99_ms (absolute values);
     events_per_s over the middle half of the time; receive_cpu_ms, parse_cpu_ms per 1,000 events; peak_mb of the largest
-    client process; load_reached_percent (closed loop); shared_reads_percent; complete, requests; stamp_sources; server,
-    server_late_us_p99; start_s (command to first request). None where a figure does not exist.
+    client process; load_reached_percent (closed loop); shared_reads_percent; complete, requests; causes of those that
+    were not; stamp_sources; server, server_late_us_p99; start_s (command to first request). None where a figure does
+    not exist.
 
     Raises
     ------
@@ -118,6 +121,7 @@ def calibrate(
             port=server.port, requests=requests, journal=str(Path(folder) / "journal"), cpus=client_cpus,
             load=OPEN if load.rate_rps else CLOSED, concurrency=load.streams, ramp_s=load.ramp_s,
             connections=2 * load.streams if load.rate_rps else 0,
+            issue_s=LONGEST * load.seconds + START_S, drain_s=LONGEST * load.answer_s + START_S,
         )
         plans = split(plan, workers) if workers > 1 else [plan]
         began = time.monotonic_ns()
@@ -161,7 +165,8 @@ def _compare(
         "events_per_s": _middle_rate(np.concatenate([row["event_ns"] for row in good]), first, last),
         "parse_cpu_ms": parse_s / events * 1e6,
         "shared_reads_percent": 100 * sum(row["shared_reads"] for row in good) / events,
-        "complete": len(good), "requests": len(rows),
+        "complete": len(good), "requests": load.requests,
+        "causes": dict(Counter(str(row["cause"]) for row in rows if row["status"] != "complete")),
         "stamp_sources": sorted({row["stamp_source"] for row in good}),
         "start_s": (first - began) / 1e9,
     }

@@ -7,6 +7,7 @@
 planned   each level of the profile: its streams or arrivals, its workload's mean output, and the token rate of the
           fastest launch on record at that level, or the one that the SLA asks for where there is none. Server and
           client get the cores that engine and client get in the study. Idle, and beside a stand-in for engine load.
+          Clients do not think, sessions have one turn, and all open loops are Poisson at their mean rate.
 scenario  a, b, c: the loads at which other clients were measured. Idle; server and client have a core each.
 held      2,000 streams open at once in one process, idle.
 beyond    scenario c with its streams doubled until a p99 error passes 1 ms or 2,000 streams are reached, idle; then the
@@ -58,7 +59,8 @@ def planned(study: Study, seconds: float) -> list[tuple[Load, str | None]]:
         answer_s = TTFT_MS / 1e3 + (tokens - 1) / pace
         if level.concurrency:
             answers = max(math.ceil(2 / level.concurrency), math.ceil(seconds / answer_s))
-            loads.append((Load(level.id, level.concurrency, pace, tokens, answers, ramp_s=seconds / 4), source))
+            ramp_s = 0.0 if level.start == "burst" else seconds / 4
+            loads.append((Load(level.id, level.concurrency, pace, tokens, answers, ramp_s=ramp_s), source))
         else:
             rate = level.rate_rps or 1.0
             at_once, count = max(1, math.ceil(rate * answer_s)), max(4, round(rate * seconds))
@@ -188,7 +190,8 @@ def trouble(found: Found) -> str | None:
         if found[key] is not None and found[key] > LIMIT_MS:
             return f"the p99 error of {name} was {found[key]:.3g} ms{whose}"
     lost = found["requests"] - found["complete"]
-    return f"{lost} of {found['requests']} requests did not complete" if lost else None
+    causes = ", ".join(found["causes"]) or "not sent in time"
+    return f"{lost} of {found['requests']} requests did not complete ({causes})" if lost else None
 
 
 def table(found: Found) -> str:
@@ -208,8 +211,11 @@ def table(found: Found) -> str:
     lines.append("Errors and lateness in ms; receive and parse: CPU ms per 1,000 events; MB: peak of a client process.")
     if found["capacity"]:
         most = found["capacity"]
-        why = f"; at {most['broke_streams']} streams {most['why']}" if most["why"] else ", the most tried"
-        lines.append(f"One process holds {most['events_per_s'] or 0:.0f} events/s from {most['streams']} streams{why}.")
+        held = "No load beyond c was held"
+        if most["streams"]:
+            held = f"One client process holds {most['events_per_s']:.0f} events/s of {most['streams']} streams"
+        why = f"with {most['broke_streams']} streams {most['why']}" if most["why"] else "more was not tried"
+        lines.append(f"{held}; {why}.")
     return "\n".join(lines)
 
 

@@ -77,11 +77,14 @@ def count(level: Level, rate_rps: float, issue_s: float) -> int:
 
 
 def longest(study: Study) -> tuple[int, int]:
-    """Input and output tokens of the longest request that any level of the study may ask."""
-    specs = [study.workloads[level.workload] for level in study.levels]
-    return max(
-        ((_lengths(spec.input_tokens).bounds[1], _lengths(spec.output_tokens).bounds[1]) for spec in specs), key=sum
-    )
+    """Input and output tokens of the longest request that any level of the study may ask; a session's last turn is."""
+    found = []
+    for level in study.levels:
+        spec = study.workloads[level.workload]
+        output = spec.output_tokens.longest
+        rows = [(row.input_tokens, row.output_tokens) for row in _trace(study, level)]
+        found += rows or [(spec.longest - output, output)]
+    return max(found, key=sum)
 
 
 @dataclass(frozen=True)

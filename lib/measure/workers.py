@@ -20,8 +20,8 @@ from lib.measure.clientplan import Plan
 from lib.measure.journal import Progress, progress
 from lib.paths import ROOT
 
-# Events/s that one worker takes with room to spare: less than half of where the client's error passed 1 ms on the
-# machine of LOG.md's calibration; `make calibrate` finds it for another.
+# Events/s that one worker takes with room to spare: less than half of what a core held (LOG.md); `make calibrate` finds
+# what one of this computer's holds.
 EVENTS_PER_CORE = 40_000
 READY_S = 30.0
 LOOK_S = 0.25
