@@ -19,7 +19,7 @@ from lib.errors import ConfigError
 from lib.loads import SATURATED, TraceRow, read_trace
 from lib.measure import schedule
 from lib.measure import takings as asking
-from lib.show import article, verdict
+from lib.show import article, figures, verdict
 from tests import mini_study, synthetic
 
 HEADER = "arrival_s,input_tokens,output_tokens\n"
@@ -390,3 +390,15 @@ def test_a_session_whose_prefix_cache_never_hits_is_named(tmp_path):
     assert record.meta["takings"][0]["kind"] == "sessions" and level.turns == 3 and level.short is None
     said = [str(doubt) for doubt in warnings.of_level(level, study)]
     assert [text for text in said if "this workload repeats its prompts (set `prefix_cache: true`" in text]
+
+
+def test_a_study_without_a_rung_still_has_its_pictures(tmp_path):
+    study = synthetic.write_study(
+        tmp_path / "records", synthetic.study(levels=(), more=(THINKER,), seconds=5.0), (synthetic.Server(),)
+    )
+    tables.build(study, tmp_path / "records", tmp_path / "tables", about_h100={})
+    shown = figures.Study(study, tmp_path / "tables", tmp_path / "records", tmp_path / "figures")
+    for name in figures.FIGURES.keys() - set(figures.ABOUT_H100):
+        figures.draw(shown, name)
+        picture = (tmp_path / "figures" / f"{name}.svg").read_text()
+        assert "a closed loop of workload" in picture or "without pauses and burst" in picture, name

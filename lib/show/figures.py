@@ -93,9 +93,14 @@ def draw(study: Study, name: str) -> None:
     """
     if name not in FIGURES:
         raise ConfigError(f"There is no figure {name!r}; figures are {', '.join(FIGURES)}.")
-    # Where every launch failed or was set aside, the page still stands, with empty pictures that say why.
-    bare = name not in ABOUT_H100 and not study.names
-    picture = draw_empty("No launch of this study has a level to show") if bare else FIGURES[name](study)
+    # Where every launch failed or was set aside, or only other kinds of load were taken, the page still stands, with
+    # empty pictures that say why.
+    rows = [] if name in ABOUT_H100 else verdict.contenders(study.facts)
+    if name in ABOUT_H100 or any(row["level"] for row in rows):
+        picture = FIGURES[name](study)
+    else:
+        plain = f"a closed loop of workload {study.config.headline_workload!r} without pauses and burst"
+        picture = draw_empty("No launch of this study has " + (plain if rows else "a level to show"))
     style.save(picture, study.figures, name, kind=study.config.kind)
 
 
