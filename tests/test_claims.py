@@ -15,6 +15,7 @@ from lib.analyse.evidence import (
     VERDICTS,
     World,
 )
+from lib.analyse.rules import RULES
 
 DATA = published.claims()
 ROWS = {row["id"]: row for row in DATA["rows"]}
@@ -226,16 +227,85 @@ def test_documented(sides, expected):
     documents = [{"side": side, "what": "w", "source": "s"} for side in sides.split()]
     data = {**DATA, "claims": [{"id": "c", "rule": "documented", "text": "t", "where": "w", "documents": documents}]}
     assert judge(data, World())[0].verdict == expected
-    for seen, decided in ((True, REPRODUCED), (False, CONTRADICTED)):
-        assert judge(data, World(measured={"documented": {"c": seen}}))[0].verdict == decided
+    signs = {(True,): REPRODUCED, (True, True): REPRODUCED, (True, False): CONTRADICTED, (True, None): expected}
+    for seen, decided in signs.items():
+        found = judge(data, showing(*seen))[0]
+        assert found.verdict == decided
+        assert [e.side for e in found.evidence if e.kind == "measured"] == [
+            "for" if s else "against" for s in seen if s is not None
+        ]
 
 
-def test_lora():
-    assert verdict("lora") == UNTESTABLE
-    assert verdict("lora", World(measured={"lora": {"vllm_switch_ms": 10, "tensorrt_llm_switch_ms": 90}})) == REPRODUCED
-    assert (
-        verdict("lora", World(measured={"lora": {"vllm_switch_ms": 90, "tensorrt_llm_switch_ms": 10}})) == CONTRADICTED
-    )
+def showing(*seen, **more):
+    signs = [{"what": f"sign {i}", "seen": one, "source": "r"} for i, one in enumerate(seen)]
+    return World(measured={"documented": {"c": {"signs": signs} | more}})
+
+
+def switches(own, other, **limits):
+    return World(measured={"lora": {"vllm": {"value": own} | limits, "tensorrt_llm": {"value": other}}})
+
+
+@pytest.mark.parametrize(
+    ("here", "expected"),
+    [
+        (switches(10, 90), REPRODUCED),
+        (switches(90, 10), CONTRADICTED),
+        (switches(50, 60, low=30, high=80), DEPENDS),
+        (World(measured={"lora": {"vllm": {"value": 10}}}), UNTESTABLE),  # only one engine was timed
+        (World(), UNTESTABLE),
+    ],
+)
+def test_lora(here, expected):
+    assert verdict("lora", here) == expected
+
+
+def starting(**seconds):
+    return World(measured={"start": {"seconds": {k: {"vllm": v, "tensorrt_llm": t} for k, (v, t) in seconds.items()}}})
+
+
+@pytest.mark.parametrize(
+    ("here", "expected"),
+    [
+        (starting(fp8=(100, 900), fp16=(100, 300)), REPRODUCED),
+        (starting(fp8=(900, 100)), CONTRADICTED),
+        (starting(fp8=(100, 900), fp16=(100, 90)), DEPENDS),
+        (starting(fp8=(100, 110)), DEPENDS),  # within the tolerance
+        (World(measured={"start": {"seconds": {"fp8": {"vllm": 100}, "fp16": {"tensorrt_llm": 9}}}}), UNTESTABLE),
+        (World(), UNTESTABLE),
+    ],
+)
+def test_time_to_serve(here, expected):
+    assert verdict("choice-vllm", here) == expected
+
+
+def test_what_an_engine_of_another_version_shows_does_not_decide():
+    data = {**DATA, "claims": [{"id": "c", "rule": "documented", "text": "t", "where": "w", "documents": []}]}
+    found = judge(data, showing(True, engines=[("vllm", "9.9.1")]))[0]
+    assert found.verdict == DEPENDS and "vllm 9.9.1 instead of 0.6.2" in found.reason
+    assert judge(data, showing(True, engines=[("vllm", "vLLM 0.6.2+cu124")]))[0].verdict == REPRODUCED
+
+
+REACHABLE = {
+    "row": {REPRODUCED, CONTRADICTED, CONSISTENT, DEPENDS, IMPLAUSIBLE, UNTESTABLE},
+    "one_workload": {REPRODUCED, CONTRADICTED, CONSISTENT, DEPENDS, IMPLAUSIBLE, UNTESTABLE},
+    "order": {REPRODUCED, CONTRADICTED, CONSISTENT, DEPENDS, IMPLAUSIBLE, UNTESTABLE},
+    "ratio": {REPRODUCED, CONTRADICTED, CONSISTENT, DEPENDS, IMPLAUSIBLE, UNTESTABLE},
+    "sla_ttft": {REPRODUCED, CONTRADICTED, CONSISTENT, DEPENDS, IMPLAUSIBLE, UNTESTABLE},
+    "itl": {REPRODUCED, CONTRADICTED, CONSISTENT, DEPENDS},  # its own row always says something
+    "concurrency": {REPRODUCED, CONTRADICTED, CONSISTENT, DEPENDS, IMPLAUSIBLE, UNTESTABLE},
+    "documented": {REPRODUCED, CONTRADICTED, CONSISTENT, DEPENDS, UNTESTABLE},  # a document is no reading
+    "lora": {REPRODUCED, CONTRADICTED, DEPENDS, UNTESTABLE},  # a record or nothing
+    "engine_choice": {REPRODUCED, CONTRADICTED, CONSISTENT, DEPENDS, IMPLAUSIBLE, UNTESTABLE},
+    "time_to_serve": {REPRODUCED, CONTRADICTED, DEPENDS, UNTESTABLE},  # a record or nothing
+}
+
+
+def test_every_rule_has_its_verdicts_tried_each_way():
+    """What the test named after a rule tries is all that the rule can say; two rules need more than worlds for that."""
+    assert set(REACHABLE) == set(RULES)
+    for rule in set(RULES) - {"itl", "documented"}:
+        (mark,) = globals()[f"test_{rule}"].pytestmark
+        assert {expected for _, expected in mark.args[1]} == REACHABLE[rule], rule
 
 
 @pytest.mark.parametrize(
@@ -278,10 +348,6 @@ def test_a_single_effect_is_on_no_side_of_a_ratio_that_mixes_two():
     found = {v.claim: v for v in judge(DATA, World(ratios=peers))}["ratio"]
     assert not found.evidence
     assert "multiply to 2.53 to 2.53" in found.reason and "Arithmetic of the table gives 2.71" in found.reason
-
-
-def test_what_no_number_measures_stays_untestable():
-    assert verdict("choice-vllm") == UNTESTABLE
 
 
 def test_real_ledger_judges_every_claim_with_evidence_of_known_kinds():

@@ -1,10 +1,21 @@
 """Capacity, factorial and fleet: sums that fit in the head."""
 
+from dataclasses import fields
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from lib.analyse import capacity, cases, factorial, fleet, h100_tables, predict, published
+from lib.analyse import (
+    capacity,
+    cases,
+    factorial,
+    fleet,
+    h100_fleet,
+    h100_tables,
+    predict,
+    published,
+)
 from lib.errors import ConfigError, NoValue
 
 
@@ -47,10 +58,59 @@ def test_capacity_ends_at_the_first_metric_to_fail():
 
 
 def test_stricter_sla_never_costs_less():
-    table = capacity.cost_against_strictness(predict.load(), 32.0, 0.025, ttft_limits_s=(0.1, 0.18, 0.5))
+    table = h100_tables.cost_curves()
+    assert set(table["ttft_limit_s"]) == {0.1, 0.14, 0.18, 0.25, 0.35, 0.5, 1.0}
     for _, part in table.groupby(["config", "layout", "policy", "workload"]):
         values = part.sort_values("ttft_limit_s")["capacity"].to_numpy()
         assert (np.diff(values) >= 0).all()
+
+
+def test_the_sla_is_the_articles_unless_another_is_asked_for():
+    assert h100_tables.target() == capacity.Target(180, 25, 95, 50)
+    assert h100_tables.target("300", sessions="80") == capacity.Target(300, 25, 95, 80)  # as a command line gives them
+    table, chosen = h100_tables.capacities(), ["config", "layout", "policy", "workload"]
+    loose = h100_tables.capacities(sla=h100_tables.target(1000, 100))
+    both = table.merge(loose, on=chosen, suffixes=("", "_loose"))
+    assert (both["capacity_loose"] >= both["capacity"]).all() and (both["capacity_loose"] > both["capacity"]).any()
+    median, strict = (h100_tables.capacities(sla=h100_tables.target(percentile=p)) for p in (50, 99))
+    assert (median["capacity"] >= table["capacity"]).all() and (strict["capacity"] <= table["capacity"]).all()
+    assert (median["capacity"] > strict["capacity"]).any()
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"ttft_ms": 0}, "ttft_ms as a positive number"),
+        ({"itl_ms": "fast"}, "itl_ms as a positive number, got 'fast'"),
+        ({"sessions": float("inf")}, "sessions as a positive number"),
+        ({"percentile": 90}, "no prediction holds the percentile 90.*50, 95, 99"),
+    ],
+)
+def test_an_sla_that_nothing_can_answer_is_refused(asked, why):
+    with pytest.raises(ConfigError, match=why):
+        h100_tables.target(**asked)
+
+
+def test_fleets_follow_the_sla():
+    loose = h100_tables.target(1000, 100, sessions=70)
+    own, other = ({r["config"]: r for r in h100_fleet.fleet_table(sla=s) if r["sessions"] > 9e5} for s in (None, loose))
+    assert all(other[config]["nodes"] < own[config]["nodes"] for config in own)
+    assert {row["sessions"] for row in h100_fleet.fleet_table(sla=loose)} == {70, 500, 5_000, 50_000, 1_000_000}
+    record = {"capacity": 40.0, "output_tok_s_at_capacity": 1600.0, "requests_s_at_capacity": 12.5}
+    step = {"ttft_p95_high": 500.0, "tpot_p95_high": 50.0, "capacity": 128.0, "output_tok_s": 2560, "requests_s": 20}
+    rows = h100_fleet.fleet_table(sla=loose, measured={"trtllm-fp8": record | {"ladder": [step]}})
+    assert {row["capacity"] for row in rows if row["kind"] == "measured"} == {128.0}  # its level at 128 keeps this SLA
+
+
+def test_no_predicted_cost_beats_the_bound():
+    for sla in (None, h100_tables.target(1000, 100, 50), h100_tables.target(100, 12, 99)):
+        table = h100_tables.cost_curves(sla=sla).dropna(subset="usd_per_million")
+        assert len(table) > 20
+        assert (table["bound_usd_per_million"] <= table["usd_per_million"]).all()
+    table = h100_tables.capacities().dropna(subset="usd_per_million")
+    assert (table["bound_usd_per_million"] <= table["usd_per_million"]).all()
+    fleets = pd.DataFrame(h100_fleet.fleet_table())
+    assert (fleets["bound_usd_per_million_tokens"] <= fleets["usd_per_million_tokens"]).all()
 
 
 def test_fleet_by_hand():
@@ -79,8 +139,15 @@ def test_sensitivity_names_the_widest_swing_first():
 
 
 def test_monthly_cost_reacts_to_its_assumptions():
-    rows = h100_tables.fleet_sensitivity("tensorrt_llm-fp8")
-    assert {"capacity", "usd_per_hour", "peak_to_mean"} <= {row["assumption"] for row in rows}
+    rows = h100_fleet.fleet_sensitivity("tensorrt_llm-fp8")
+    assumed = {f.name for f in fields(fleet.Demand)} - {"requests_per_s"} | {"capacity", "usd_per_hour"}
+    assert {row["assumption"] for row in rows} == assumed | {"SLA ttft_ms", "SLA itl_ms"}
+    by_rate = fleet.sensitivity(fleet.Demand(requests_per_s=9.0), fleet.Node(50, 1000, 10, output_tokens=100))
+    assert "requests_per_s" in {row["assumption"] for row in by_rate}
+    by = {row["assumption"]: row for row in rows}
+    for name, low in (("SLA ttft_ms", 135), ("SLA itl_ms", 18.75)):  # stricter never costs less
+        assert by[name]["low"] == low and by[name]["usd_per_month_low"] >= by[name]["usd_per_month_high"]
+    assert by["SLA itl_ms"]["swing"] > 0
     price = next(row for row in rows if row["assumption"] == "usd_per_hour")
     assert price["usd_per_month_high"] == pytest.approx(4 * price["usd_per_month_low"])  # from half to double the rent
 
@@ -96,21 +163,21 @@ def test_requests_per_second_become_requests_in_flight():
 
 
 def test_fleet_by_rate_covers_every_contender_that_serves():
-    rows = h100_tables.fleet_by_rate(rates_s=(1, 1000))
+    rows = h100_fleet.fleet_by_rate(rates_s=(1, 1000))
     assert {row["config"] for row in rows} == set(predict.meta()["contenders"])
     assert all(row["nodes"] >= 2 for row in rows)  # one serves, one may fail
 
 
 def test_a_record_joins_the_fleet():
     own = {"capacity": 40.0, "output_tok_s_at_capacity": 1600.0, "requests_s_at_capacity": 12.5, "source": "r.parquet"}
-    rows = [row for row in h100_tables.fleet_table(measured={"trtllm-fp8": own}) if row["kind"] == "measured"]
+    rows = [row for row in h100_fleet.fleet_table(measured={"trtllm-fp8": own}) if row["kind"] == "measured"]
     assert len(rows) == 5 and {row["from"] for row in rows} == {"r.parquet"}
     assert rows[0]["requests_per_s"] == pytest.approx(75 / 40 * 12.5)  # 50 sessions grow to 75
 
 
 def test_contender_that_serves_nobody_has_no_sensitivity():
     with pytest.raises(NoValue, match="'sglang-fp8' serves no"):
-        h100_tables.fleet_sensitivity("sglang-fp8")
+        h100_fleet.fleet_sensitivity("sglang-fp8")
 
 
 def test_node_that_serves_nobody_is_refused():

@@ -2,8 +2,10 @@
 
 import pytest
 
-from lib.analyse import agreement, physics, predict, published
-from lib.analyse.physics import Bound, Format, Machine, Model
+from lib.analyse import agreement, cheapest, physics, predict, published
+from lib.analyse.capacity import Target
+from lib.analyse.physics import Bound, Format, Machine, Model, Node
+from lib.analyse.traffic import Workload
 from lib.errors import ConfigError
 
 LLAMA, H100 = "meta-llama/Meta-Llama-3-70B-Instruct", "H100-SXM-80GB"
@@ -28,7 +30,7 @@ def test_toy_decode_step_by_hand():
 def test_all_reduce_by_hand():
     limit = Bound(TOY, BOX, Format(2, 2, 2), tp=2)
     assert limit.allreduce_bytes(1) == 2 * 1 * 0.5 * 10 * 2
-    assert limit.allreduce_bytes(3, ring=True) == 2 * 3 * limit.allreduce_bytes(1)
+    assert limit.allreduce_bytes(3) == 3 * limit.allreduce_bytes(1)
     assert Bound(TOY, BOX, Format(2, 2, 2), tp=1).allreduce_bytes(1) == 0
 
 
@@ -62,6 +64,34 @@ def test_node_serves_no_more_than_its_cache_holds():
     assert node.throughput_tok_s(4096, 512, 1e6) == pytest.approx(node.throughput_tok_s(4096, 512, 1e5))
     with pytest.raises(ConfigError, match="do not fit on 1 x H100"):
         physics.node(LLAMA, H100, 1, "bf16")
+
+
+TOY_NODE = Node(((Bound(TOY, BOX, Format(2, 2, 2), tp=1), 1),))  # a step sweeps 3,800 bytes at 1e4 bytes/s
+WORK = Workload("w", 10, 11, spread=0.0)
+
+
+def test_most_output_under_an_sla_by_hand():
+    # bytes of a step with b sequences of 10 tokens: 3800 + 20 x 11 b, at 1e4/s. A step of 0.6 s holds 10 sequences,
+    # whose throughput is then the limit.
+    limit = TOY_NODE.splits[0][0]
+    assert limit.decode_step_s(10, 10) == pytest.approx(0.6)
+    assert cheapest.most_tok_s(TOY_NODE, WORK, Target(9e9, 600, 100)) == pytest.approx(
+        limit.throughput_tok_s(10, 11, 10), rel=1e-6
+    )
+    at_all = cheapest.most_tok_s(TOY_NODE, WORK, Target(9e9, 9e9, 100))
+    some = cheapest.most_tok_s(TOY_NODE, WORK, Target(9e9, 600, 50))  # half of all requests may wait
+    assert some == pytest.approx(2 / (1 / limit.throughput_tok_s(10, 11, 10) + 1 / at_all))
+
+
+def test_an_sla_below_what_one_request_needs_has_no_bound():
+    limit = TOY_NODE.splits[0][0]
+    read, step = limit.prefill_s(10) * 1e3, limit.decode_step_s(1, 10) * 1e3
+    assert cheapest.most_tok_s(TOY_NODE, WORK, Target(1.01 * read, 1.01 * step)) > 0
+    for strict in (Target(0.99 * read, 9e9), Target(9e9, 0.99 * step)):
+        assert cheapest.most_tok_s(TOY_NODE, WORK, strict) != cheapest.most_tok_s(TOY_NODE, WORK, strict)  # NaN
+        assert cheapest.lowest_usd_per_million(TOY_NODE, WORK, strict, 10) != 0
+    usd = cheapest.lowest_usd_per_million(TOY_NODE, WORK, Target(9e9, 9e9), 36)
+    assert usd == pytest.approx(36e6 / 3600 / cheapest.most_tok_s(TOY_NODE, WORK, Target(9e9, 9e9)))
 
 
 def test_no_simulated_point_of_others_beats_its_bound():

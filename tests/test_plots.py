@@ -235,6 +235,7 @@ def test_distribution_takes_the_records_samples(record):
 
 
 CLAIMS = {
+    "article": published.claims()["article"],
     "sla": {"inter_token_latency_ms": 25},
     "thresholds": {"min_output_tokens": 32},
     "rows": [
@@ -264,6 +265,11 @@ def test_the_claims_on_file_are_drawn_as_published():
     ax = plots_claims.implied_itl(published.claims())
     lines = [line for line in ax.get_lines() if line.get_marker() not in ("None", "", None)]
     assert len(lines) == len(published.claims()["rows"])
+    # Beneath each row its bound: 64 and more tokens in less time than one sweep of 8 GPUs takes is impossible.
+    bounds = [line for line in ax.get_lines() if line.get_marker() == "None" and len(line.get_ydata()) == 8]
+    assert len(bounds) == len(lines)
+    for row, bound in zip(lines, bounds, strict=True):
+        assert min(bound.get_ydata()) > 1.4 and (np.array(bound.get_ydata()) < np.array(row.get_ydata())).all()
     assert {line.get_linestyle() for line in lines} == {":"} and {line.get_markerfacecolor() for line in lines} == {
         style.PANEL
     }
@@ -322,6 +328,7 @@ def capacities(**changes):
         "at_least": False,
         "ttft_limit_s": 0.18,
         "bound_sessions": 70.0,
+        "bound_usd_per_million": 1.0,
     }
     return row | changes
 
@@ -343,6 +350,9 @@ def test_cost_rises_with_strictness():
     ]
     axes = plots_h100.cost_against_strictness(pd.DataFrame(rows), 180.0)
     assert "within 180 instead of 1,000 ms is predicted to multiply the cost by 3 for news flash" in title(axes)
+    bound = [line for line in np.ravel(axes)[0].lines if line.get_color() == style.GREY]
+    assert [list(line.get_ydata()) for line in bound] == [[1.0, 1.0]]  # one line for the one precision
+    assert "Physics allows no less than 1." in style.figure_of(axes).get_label()
     none = pd.DataFrame([row | {"usd_per_million": np.nan} for row in rows])
     assert "No contender keeps the promise" in title(plots_h100.cost_against_strictness(none, 180.0))
 

@@ -72,6 +72,9 @@ def test_unknown_price_says_what_exists():
         ("ttft_ms: 180", "ttft_s: 0.18", "sla needs ttft_ms"),
         ("margin: 1.5", "margin: .inf", "thresholds needs margin"),
         ("sla: {", "sla: [", "this is no YAML"),
+        ("sign: pages", "sign: smells", "a sign of claim 'paged' has sign 'smells'"),
+        ("rule: time_to_serve\n    engine: vllm", "rule: time_to_serve", "claim 'choice-vllm' has engine None"),
+        ("joined: 0.1", "joined: half", "thresholds needs joined"),
         ('where: "SLA; no', 'why: "SLA; no', "sla does not say where"),
     ],
 )

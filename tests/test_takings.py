@@ -37,6 +37,37 @@ def test_throughput_of_a_closed_loop_is_littles_law(tmp_path):
     assert row["requests_s"] == pytest.approx(4 / request_s, rel=0.05)
 
 
+def test_batching_in_flight_shows_in_the_stamps(tmp_path):
+    row = rows_of(tmp_path)["closed-4"][1]
+    assert row["decoding_mean"] == pytest.approx(4 * 31 * 0.0115 / (0.065 + 31 * 0.0115 + 0.0001), rel=0.02)
+    assert row["joined_share"] == 1.0  # the clients start 50 ms apart, an answer takes 357 ms
+    assert rows_of(tmp_path)["closed-1"][1]["joined_share"] == 0.0  # nobody to join
+
+
+def test_a_static_batch_joins_nobody():
+    """Two batches of two: in each both begin together, and the second batch begins when the first has ended."""
+    stamps = [[10, 20, 30], [11, 20, 40], [50, 60, 70], [50, 61, 90]]
+    assert takings.joined_share(of_stamps(stamps)) == 0.0
+    assert takings.joined_share(of_stamps([*stamps, [25, 60, 70]])) == pytest.approx(1 / 5)  # amid the first two
+    assert np.isnan(takings.joined_share(of_stamps([])))
+
+
+def of_stamps(stamps):
+    n = len(stamps)
+    columns = {
+        "event_ns": np.array([t for row in stamps for t in row], dtype=np.int64),
+        "event_offsets": np.arange(n + 1) * 3,
+        "first_event_ns": np.array([row[0] for row in stamps], dtype=float),
+        "last_event_ns": np.array([row[-1] for row in stamps], dtype=float),
+        "phase": np.array(["measured"] * n, dtype=object),
+        "status": np.array(["complete"] * n, dtype=object),
+        "due_ns": np.zeros(n),
+        "sent_ns": np.zeros(n),
+        "end_ns": np.full(n, 100.0),
+    }
+    return takings.Taking("x", {"kind": "closed", "concurrency": None, "rate_rps": 1.0}, columns, {})
+
+
 def test_the_ramp_is_outside_the_steady_window(tmp_path):
     taking = rows_of(tmp_path)["closed-4"][0]
     started = taking.columns["sent_ns"][taking.measured & ~taking.counted]

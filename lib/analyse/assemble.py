@@ -101,6 +101,8 @@ def level_facts(level: Level, bound: Limits, one: Measured, mark: str) -> dict[s
         "takings": number(len(level.takings), "takings", mark, source),
         "steady": plain(level.mean("steady_s"), "s", "the target concurrency was never held"),
         "in_flight": plain(level.mean("in_flight_mean"), "requests", "the target concurrency was never held"),
+        "decoding": plain(level.mean("decoding_mean"), "requests", "the target concurrency was never held"),
+        "joined": plain(level.mean("joined_share"), "share", "no complete answer"),
         "tokens_per_event": plain(level.mean("tokens_per_event"), "tokens", "no complete answer"),
         "lag_p99": plain(level.largest("lag_p99_s") * 1e3, "ms", "no request was sent"),
         "client_cpu": plain(level.largest("client_cpu_share") * 100, "%", "not sampled"),
@@ -156,12 +158,24 @@ def launch_facts(
                 took, "s", mark, one.source, reason=None if took is not None else "its build time is unknown"
             ),
         },
+        "kv_cache": meta.get("kv_cache"),
+        "switch": switch_facts(meta, mark, one.source),
         "levels": {level.id: level_facts(level, bounds[level.id], one, mark) for level in levels},
         "capacity": capacity_facts(capacity(levels, study.headline_workload), one, mark, "capacity under the SLA"),
         "capacity_by_medians": capacity_facts(
             by_medians(levels, study.headline_workload), one, mark, "median-based, not the SLA"
         ),
     }
+
+
+def switch_facts(meta: Mapping[str, Any], mark: str, source: str) -> Number:
+    """Write down the median TTFT of requests that ask for another LoRA adapter than the request before them, from the
+    record's `lora` {"switch_s": seconds, one list a run}.
+    """
+    runs = [np.asarray(run, dtype=float) for run in (meta.get("lora") or {}).get("switch_s", [])]
+    if not any(len(run) for run in runs):
+        return number(None, "ms", mark, source, reason="the record times no switch of adapters")
+    return from_estimate(stats.median_interval(runs), "ms", 1e3, mark, source)
 
 
 def capacity_facts(found: Capacity, one: Measured, mark: str, label: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Rule: no verdict is written in any file; all are computed here from data/claims.
 record changes them. A record of another engine version than the article's decides nothing alone: it is evidence.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 from lib.analyse.cases import Case, Finding
 from lib.analyse.evidence import DEPENDS, KINDS, UNTESTABLE, Verdict, World
 from lib.analyse.rules import RULES
+
+# What is measured of engines rather than of rows -> the rule that reads it.
+READ_BY = {"engine_effect": "engine_choice", "documented": "documented", "lora": "lora", "start": "time_to_serve"}
 
 
 def judge(claims: Mapping[str, Any], world: World) -> list[Verdict]:
@@ -49,8 +53,8 @@ def _judged(case: Case, engines: Mapping[str, Any]) -> Finding:
 
 def _versions(case: Case, name: str, measured: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Engines and versions that a measurement was taken with, as far as it says and the claim asks for it."""
-    if name == "engine_effect" and case.claim["rule"] == "engine_choice":
-        return set(measured.get("engines", ()))
+    if READ_BY.get(name) == case.claim["rule"]:
+        return set((measured.get(case.claim["id"], {}) if name == "documented" else measured).get("engines", ()))
     if name not in ([case.claim[key] for key in ("row", "other") if key in case.claim] or case.rows):
         return set()
     version = measured.get("versions", {}).get("engine")
@@ -58,8 +62,9 @@ def _versions(case: Case, name: str, measured: Mapping[str, Any]) -> set[tuple[s
 
 
 def _same(version: str, stated: Any) -> bool:
-    """Whether a version is the stated one, whatever it was built for."""
-    return version.removeprefix("v").split("+")[0] == str(stated)
+    """Whether a version, with or without its engine's name before it, is the stated one, whatever it was built for."""
+    number = re.search(r"\d+(\.\w+)+", version)
+    return number is not None and number[0] == str(stated)
 
 
 def ledger(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:

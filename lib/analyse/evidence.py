@@ -52,8 +52,9 @@ class World:
     ratios: published ratios: effect ("precision" or "engine"), precision, value, source
     engine_effects: predicted throughput ratios of the engines, by the precision that both have (as rows name it)
     measured: by row id: ttft_p95_ms, tpot_p95_ms, output_tok_s, capacity (each also as _low and _high if known), load,
-        versions; also "engine_effect" {precision: {low, high}, "engines": [(engine, version)]}, "contrasts" {rows},
-        "lora" {vllm_switch_ms, tensorrt_llm_switch_ms}, "documented" {claim id: bool}, which no record fills yet
+        versions; of the engines (each with "engines" [(engine, version)], from h100_records and h100_features):
+        "engine_effect" {precision: {low, high}}, "contrasts" {rows}, "lora" {engine: number in ms}, "start"
+        {"seconds": {precision: {engine: s}}}, "documented" {claim id: {"signs": [{what, seen, source}]}}
     """
 
     readings: Sequence[Mapping[str, Any]] = ()

@@ -29,12 +29,13 @@ def _line(effect: str, contrast: str, kind: str, values: Sequence[float], held: 
     }
 
 
-def _ratio(predictions: pd.DataFrame, by: str, top: str | int, base: str | int, keys: list[str]) -> pd.Series:
+def _ratio(predictions: pd.DataFrame, by: str, top: str | int, base: str | int, keys: list[str]) -> list[float]:
     """Throughput at by == top over by == base, wherever `keys` agree and both exist."""
-    wide = predictions.pivot_table(index=keys, columns=by, values="output_tok_s")
-    if top not in wide or base not in wide:
-        return pd.Series(dtype=float)
-    return (wide[top] / wide[base]).dropna()
+    found: dict[Any, dict[tuple[Any, ...], float]] = {top: {}, base: {}}
+    for *key, value, speed in predictions[[*keys, by, "output_tok_s"]].itertuples(index=False, name=None):
+        if value in found:
+            found[value][tuple(key)] = speed
+    return [speed / found[base][key] for key, speed in found[top].items() if key in found[base]]
 
 
 def factorial(
@@ -71,7 +72,7 @@ def factorial(
                 "precision",
                 f"FP8 / 16 bit, {engine}",
                 "predicted",
-                values.to_list(),
+                values,
                 f"engine, {held}; not equal: format of the KV cache",
                 ours,
             )
@@ -98,7 +99,7 @@ def factorial(
                 "load",
                 f"128 / 64 in flight, {config}",
                 "predicted",
-                values.to_list(),
+                values,
                 "engine, precision, layout TP8, workload",
                 ours,
             )
@@ -111,7 +112,7 @@ def factorial(
                     "layout",
                     f"{layout} / TP8, {precision}",
                     "predicted",
-                    values.to_list(),
+                    values,
                     "engine, precision, workload, load",
                     ours,
                 )
@@ -123,7 +124,7 @@ def factorial(
             "version",
             "chunked / prefill-first scheduling, vllm",
             "predicted",
-            values.to_list(),
+            values,
             "kernels, layout, workload, load",
             ours,
         )

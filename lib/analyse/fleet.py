@@ -5,7 +5,7 @@ the SLA, taken from predictions or from a record. Refuses a capacity or price th
 is a field with its unit, none is hidden.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -88,11 +88,15 @@ def sensitivity(
 ) -> list[dict[str, Any]]:
     """USD a month with each assumption at its low and its high value, the others unchanged; widest swing first.
 
-    Ranges: field of Demand or Node -> (low, high); without them each is varied by a stated default.
+    Ranges: field of Demand or Node -> (low, high); without them every field that the cost depends on is varied by a
+    stated default.
     """
+    load = "sessions" if demand.requests_per_s is None else "requests_per_s"
     chosen = dict(
         ranges
         or {
+            load: (getattr(demand, load) * 0.8, getattr(demand, load) * 1.2),
+            "years": (0.0, 3.0),
             "growth_per_year": (0.0, 1.0),
             "peak_to_mean": (1.5, 4.0),
             "failures": (0, 2),
@@ -108,17 +112,25 @@ def sensitivity(
             change: dict[str, Any] = {name: value}
             one, two = (replace(demand, **change), node) if hasattr(demand, name) else (demand, replace(node, **change))
             cost.append(fleet(one, two)["usd_per_month"])
-        rows.append(
-            {
-                "assumption": name,
-                "low": ends[0],
-                "high": ends[1],
-                "usd_per_month_low": cost[0],
-                "usd_per_month_high": cost[1],
-                "swing": abs(cost[1] - cost[0]),
-            }
-        )
-    return sorted(rows, key=lambda row: -row["swing"])
+        rows.append(swing(name, ends, cost))
+    return widest_first(rows)
+
+
+def swing(name: str, ends: Sequence[float], cost: Sequence[float]) -> dict[str, Any]:
+    """Return one row of a sensitivity: an assumption, its low and high value, and USD a month at both."""
+    return {
+        "assumption": name,
+        "low": ends[0],
+        "high": ends[1],
+        "usd_per_month_low": cost[0],
+        "usd_per_month_high": cost[1],
+        "swing": abs(cost[1] - cost[0]),
+    }
+
+
+def widest_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a sensitivity by their swing; one without a cost at an end comes first, since nothing matters more."""
+    return sorted(rows, key=lambda row: -row["swing"] if row["swing"] == row["swing"] else float("-inf"))
 
 
 def scales(

@@ -17,12 +17,13 @@ versions        by engine: {"article", "predicted"}
 ratio           own; low, median, high: predictions of the same ratio for the same work; unexplained: own / high
 bounds          by precision, the best of all layouts; `layouts` in it by layout (tp8, tp4x2, tp2x4)
 capacity        by contender, layout, workload: capacity, at_least, output_tok_s, usd_per_million, bound_output_tok_s
-                (of that layout at that capacity), bound_sessions
+                (of that layout at that capacity), bound_sessions, bound_usd_per_million (of any layout in the SLA)
 best_layout     by contender and workload: the layout of largest capacity, its name and capacity
 effects         by contrast; `factorial` is the whole table as a list, published and measured evidence included
 agreement       counts and ratios over all points; `by_group` splits them by metric and for the article's versions
 published_points  list: each published point with prediction, ratio, bound, both versions, or the reason of a gap
-fleet           by contender and number of sessions; `fleet_sensitivity` by contender: list, widest swing first
+fleet           by contender and number of sessions, with bound_usd_per_million; `fleet_sensitivity` by contender:
+                list, widest swing first
                 `fleet_demand` holds what is assumed of the demand
 shard           list: each shard record's step times: `measured` and `predicted` of the same kernels, and `together`, a
                 prediction: measured kernels with all-reduce and head as predicted; a refused record has reasons only
@@ -40,7 +41,7 @@ from lib.analyse import (
     claims,
     evidence,
     factorial,
-    fleet,
+    h100_fleet,
     h100_tables,
     physics,
     predict,
@@ -50,7 +51,7 @@ from lib.analyse import world as worlds
 from lib.analyse.capacity import best_layout
 from lib.analyse.cases import same_work_ratios
 from lib.analyse.h100_audit import ledger_facts, margin_sensitivity, price_facts, row_facts
-from lib.analyse.h100_marks import PHYSICS, PREDICTED, fact, key
+from lib.analyse.h100_marks import NONE_KEEPS, PHYSICS, PREDICTED, fact, key
 from lib.analyse.h100_tables import PRICE
 from lib.analyse.predict import LAYOUTS, records
 from lib.paths import DATA
@@ -110,9 +111,9 @@ def h100_facts(measured: Mapping[str, Mapping[str, Any]] | None = None) -> dict[
         "counts": {"claims": len(verdicts), "measured": len(own_rows), **counts},
         "verdicts": {name: fact(value, "claims", "predicted", judged) for name, value in counts.items()},
         "claims_judged": fact(len(verdicts), "claims", "predicted", "data/claims.yaml"),
-        "fleet": _fleet_facts(predicted, kept),
-        "fleet_demand": _demand_facts(),
-        "fleet_sensitivity": _sensitivity_facts(predicted),
+        "fleet": h100_fleet.fleet_facts(predicted, kept),
+        "fleet_demand": h100_fleet.demand_facts(),
+        "fleet_sensitivity": h100_fleet.sensitivity_facts(predicted),
         "margin_sensitivity": margin_sensitivity(data, here, verdicts),
         "set_aside": findings,
         "predictions": {
@@ -177,41 +178,6 @@ def _point_facts(predicted: str) -> list[dict[str, Any]]:
     ]
 
 
-def _fleet_facts(source: str, measured: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    units = {
-        "nodes": "nodes",
-        "usd_per_month": "USD/month",
-        "usd_per_million_tokens": "USD/million tokens",
-        "requests_per_s": "requests/s",
-    }
-    out: dict[str, Any] = {}
-    for row in h100_tables.fleet_table(measured=measured):
-        sizes = out.setdefault(key(row["config"]), {"layout": row["layout"], "workload": row["workload"]})
-        given = f"{row['from'] or source}; {PRICE}; demand as in lib/analyse/fleet.py"
-        reason = "the record does not state the length of its answers"
-        sizes[f"sessions_{row['sessions']:.0f}"] = {
-            name: fact(row[name], unit, "assumed", given, reason) for name, unit in units.items()
-        }
-    return out
-
-
-def _demand_facts() -> dict[str, Any]:
-    units = {"growth_per_year": "share", "years": "years", "peak_to_mean": "ratio", "failures": "nodes"}
-    units |= {"headroom": "share"}
-    return {n: fact(getattr(fleet.Demand(), n), unit, "assumed", "lib/analyse/fleet.py") for n, unit in units.items()}
-
-
-def _sensitivity_facts(source: str) -> dict[str, Any]:
-    given, out = f"{source}; {PRICE}; ranges as in lib/analyse/fleet.py", {}
-    for config in predict.meta()["contenders"]:
-        out[key(config)] = [
-            {"assumption": row["assumption"], "low": row["low"], "high": row["high"]}
-            | {n: fact(row[n], "USD/month", "assumed", given) for n in ("usd_per_month_low", "usd_per_month_high")}
-            for row in h100_tables.fleet_sensitivity(config)
-        ]
-    return out
-
-
 def _bound_facts(data: Mapping[str, Any]) -> dict[str, Any]:
     article, out = data["article"], {}
     for precision in ("bf16", "fp8", "int4"):
@@ -261,6 +227,9 @@ def _capacity_facts(source: str) -> dict[str, Any]:
                     row["usd_per_million"], "USD/million tokens", "assumed", f"{source}; {PRICE}", reason
                 ),
                 "bound_output_tok_s": fact(row["bound_output_tok_s"], "tok/s", "bound", PHYSICS, reason),
+                "bound_usd_per_million": fact(
+                    row["bound_usd_per_million"], "USD/million tokens", "bound", f"{PHYSICS}; {PRICE}", NONE_KEEPS
+                ),
                 "bound_sessions": fact(row["bound_sessions"], "sessions", "bound", PHYSICS),
             }
     return out

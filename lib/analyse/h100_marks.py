@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 PREDICTED = "data/predictions.csv"
+NONE_KEEPS = "no system keeps the SLA there"
 PHYSICS = "lib/analyse/physics.py over data/hardware.yaml"
 
 

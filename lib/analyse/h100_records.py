@@ -1,5 +1,8 @@
 """Records that this study has of the article's node: which they are, and what they say of the article's rows.
 
+What they say of the engines themselves (signs of what documents claim, adapter switches, time to a running server) is
+read by lib/analyse/h100_features.py, which names the parts of a record it comes from.
+
 Rule: a record counts only for the article's model on the article's GPUs, all of them; a launch of other hardware, a
 rehearsal and a p95 that rests on too few requests say nothing here. Refuses nothing: no record gives an empty answer.
 """
@@ -7,10 +10,12 @@ rehearsal and a p95 that rests on too few requests say nothing here. Refuses not
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lib.analyse import shards
+from lib.analyse import h100_features, shards
 
 # Formats that a row's precision may be served in; 16-bit formats have the same bytes and rates.
 FORMATS = {"fp16": ("fp16", "bf16", "f16"), "int4": ("int4", "awq", "int4-awq"), "fp8": ("fp8",)}
+
+JUDGED = ("ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95")  # what a level holds of its latencies
 
 
 def on_article_hardware(claims: Mapping[str, Any], gpus: Sequence[Any], model: str) -> bool:
@@ -45,12 +50,15 @@ def measured_from(
     -------
     Empty unless model, GPU and number of GPUs are the article's. By row id, for the launch of its engine and
     precision: ttft_p95_ms, tpot_p95_ms, output_tok_s (each with _low, _high) of the closed level at the row's stated
-    requests at once, else the next below; capacity, output_tok_s_at_capacity, requests_s_at_capacity; level, load,
-    workload, launch, source, versions. A p95 without enough requests is left out. Also "engine_effect" by
-    precision and "contrasts" {"rows": list} for `factorial`, where two launches differ in one thing only.
+    requests at once, else the next below; capacity, output_tok_s_at_capacity, requests_s_at_capacity; ladder;
+    level, load, workload, launch, source, versions. A p95 without enough requests is left out. Also "engine_effect" by
+    precision and "contrasts" {"rows": list} for `factorial`, where two launches differ in one thing only, and the
+    "documented", "lora" and "start" of `h100_features.of_launches`.
     """
     if not on_article_hardware(claims, gpus, model):
         return {}
+    # Launches write an engine's name with a hyphen, the article's rows with an underscore.
+    launches = {name: {**one, "engine": one["engine"].replace("-", "_")} for name, one in launches.items()}
     own = {name: launch for name, launch in launches.items() if _own_level(launch, workload, float("inf"))}
     found: dict[str, dict[str, Any]] = {}
     for row in claims["rows"]:
@@ -59,14 +67,33 @@ def measured_from(
                 continue
             if row["id"] not in found and (level := _own_level(launch, workload, row["max_concurrent"])):
                 found[row["id"]] = _own_values(name, launch, level, workload)
+    found |= h100_features.of_launches(launches.values(), claims, FORMATS)
     return found | _of_contrasts(line for a in own for b in own if (line := _contrast(own[a], own[b], workload)))
 
 
+def capacity_within(found: Mapping[str, Any], ttft_ms: float, itl_ms: float, percentile: int) -> dict[str, float]:
+    """Return capacity, output_tok_s and requests_s of a measured row under any SLA: those of its largest level without
+    a failure whose upper limits of both percentiles stay within; empty where none does or the percentile is not kept.
+    """
+    names = (f"ttft_p{percentile}_high", f"tpot_p{percentile}_high")
+    held = [
+        step
+        for step in found.get("ladder", ())
+        if all(step.get(n) is not None and step[n] <= limit for n, limit in zip(names, (ttft_ms, itl_ms), strict=True))
+    ]
+    return max(held, key=lambda step: step["capacity"]) if held else {}
+
+
 def without(measured: Mapping[str, Mapping[str, Any]], row: str) -> dict[str, Mapping[str, Any]]:
-    """Return the measurements without a row's, and without the contrasts that rest on the same launch."""
+    """Return the measurements without a row's, and without all else that rests on the same launch."""
     source = measured[row].get("source")
     kept = {name: found for name, found in measured.items() if name != row}
-    if source is None or "contrasts" not in kept:
+    if source is None:
+        return kept
+    kept = {name: found for name, found in kept.items() if source not in found.get("sources", ())}
+    if "documented" in kept:
+        kept["documented"] = {c: of for c, of in kept["documented"].items() if source not in of["sources"]}
+    if "contrasts" not in kept:
         return kept
     lines = [line for line in kept["contrasts"]["rows"] if source not in line["source"].split("; ")]
     return {name: kept[name] for name in kept if name not in ("contrasts", "engine_effect")} | _of_contrasts(lines)
@@ -109,6 +136,12 @@ def _own_values(name: str, launch: Mapping[str, Any], level_id: str, workload: s
             continue
         out[named] = number["value"]
         out |= {f"{named}_{end}": number[end] for end in ("low", "high") if number[end] is not None}
+    out["ladder"] = [
+        {f"{key}_high": one[key]["high"] for key in JUDGED}
+        | {"capacity": one["load"]["value"], **{key: one[key]["value"] for key in ("output_tok_s", "requests_s")}}
+        for one in launch["levels"].values()
+        if one["kind"] == "closed" and one["workload"] == workload and one["failures"]["value"] == 0
+    ]
     if capacity_fact["value"] is not None:
         out["capacity"] = capacity_fact["value"]
         if there := _own_level(launch, workload, capacity_fact["value"]):

@@ -1,25 +1,37 @@
 """Tidy tables of what is known about the article's H100 node: arithmetic, rows against bound and prediction, ledger,
-capacity, cost, factorial, fleet, and how far predictions and kernels are from what was published and measured.
+capacity, cost, factorial, and how far predictions and kernels are from what was published and measured.
 
 `measured` is everywhere what `world.measured_from` gives, or None without records. Each table is a few lines over the
 modules beside it, so that a notebook cell is one call. Kinds of number stand in a column, never mixed. Refuses nothing
 of its own: what data/ refuses, it passes on.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lib.analyse import agreement, arithmetic, capacity, claims, factorial, fleet, predict, published, shards, world
+from lib.analyse import (
+    agreement,
+    arithmetic,
+    capacity,
+    cheapest,
+    claims,
+    factorial,
+    physics,
+    predict,
+    published,
+    shards,
+    world,
+)
 from lib.analyse.predict import records
-from lib.errors import NoValue
 
 Measured = Mapping[str, Mapping[str, Any]]
 PRICE = "lambda-2026"  # the scenario that costs are shown for; the range stands beside it
-FLEET_WORKLOAD = "filing excerpt"
+WORK = {w.name: w for w in predict.WORKLOADS}
 
 
 def arithmetic_table() -> list[dict[str, Any]]:
@@ -64,8 +76,8 @@ def article_rows(measured: Measured | None = None) -> list[dict[str, Any]]:
     """Return the article's rows beside bound, prediction and this study's records: tidy rows (row, workload, kind,
     ttft_ms, itl_ms, tok/s).
     """
-    data = published.claims()
-    rows = []
+    data, rows = published.claims(), []
+    bounds, readings = world.bound_rows(data), world.readings(data, predict.load())
     for row in data["rows"]:
         base = {
             "row": row["id"],
@@ -84,7 +96,7 @@ def article_rows(measured: Measured | None = None) -> list[dict[str, Any]]:
                 "output_tok_s": row["output_tok_s"],
             }
         )
-        for b in world.bound_rows(data):
+        for b in bounds:
             if b["row"] == row["id"]:
                 rows.append(
                     {
@@ -97,7 +109,7 @@ def article_rows(measured: Measured | None = None) -> list[dict[str, Any]]:
                         "output_tok_s": b["output_tok_s"],
                     }
                 )
-        for r in world.readings(data, predict.load()):
+        for r in readings:
             if r["row"] == row["id"]:
                 rows.append(
                     {
@@ -161,105 +173,66 @@ def ledger(measured: Measured | None = None) -> list[dict[str, Any]]:
     return claims.ledger(claims.judge(data, here))
 
 
-def capacities(price_id: str = PRICE) -> pd.DataFrame:
-    """Capacity under the article's SLA by contender, layout, policy and workload, with throughput and cost there
-    (USD per million tokens), and beside them the bounds of that layout: throughput at that load, sessions that fit.
+def target(ttft_ms: Any = None, itl_ms: Any = None, percentile: Any = None, sessions: Any = None) -> capacity.Target:
+    """Return the article's SLA with what is given in place of its own limits (ms), percentile and sessions; ConfigError
+    as in `capacity.target`.
     """
-    return _capacities(price_id).copy()
+    return capacity.target(published.claims(), ttft_ms, itl_ms, percentile, sessions)
+
+
+def capacities(price_id: str = PRICE, sla: capacity.Target | None = None) -> pd.DataFrame:
+    """Capacity under an SLA, by default the article's, by contender, layout, policy and workload, with throughput and
+    cost there (USD per million tokens), and beside them the bounds: of that layout throughput at that load and sessions
+    that fit, of any layout the lowest cost under the SLA.
+    """
+    return _capacities(price_id, sla or target()).copy()
 
 
 @lru_cache(maxsize=8)
-def _capacities(price_id: str) -> pd.DataFrame:
-    data = published.claims()
-    sla, article = data["sla"], data["article"]
-    node = published.price(price_id)["value"] * article["gpus"]
-    table = capacity.under_sla(predict.load(), sla["ttft_ms"] / 1e3, sla["inter_token_latency_ms"] / 1e3)
+def _capacities(price_id: str, sla: capacity.Target) -> pd.DataFrame:
+    article = published.claims()["article"]
+    node = node_usd_per_hour(price_id)
+    table = capacity.within(predict.load(), sla)
     table["usd_per_million"] = [
         arithmetic.usd_per_million_tokens(node, speed) if speed > 0 else np.nan for speed in table["output_tok_s"]
     ]
-    turns = {w.name: w for w in predict.WORKLOADS}
     most, sessions = [], []
     for row in records(table):
         limit, replicas = world.bound_of(row["precision"], row["layout"], article["model"], article["gpu"])
-        new = turns[row["workload"]].turn_isl or row["isl"]  # of a session at least the newest message is prefilled
+        new = WORK[row["workload"]].turn_isl or row["isl"]  # of a session at least the newest message is prefilled
         used = min(replicas, row["capacity"])
         served = row["capacity"] >= 1
         most.append(used * limit.throughput_tok_s(new, row["osl"], row["capacity"] / used) if served else np.nan)
         sessions.append(replicas * limit.sessions_that_fit(row["isl"] + row["osl"]))
-    return table.assign(bound_output_tok_s=most, bound_sessions=sessions)
+    least = [lowest_usd(p, w, sla, node) for p, w in zip(table["precision"], table["workload"], strict=True)]
+    return table.assign(bound_output_tok_s=most, bound_sessions=sessions, bound_usd_per_million=least)
 
 
-def cost_curves(price_id: str = PRICE) -> pd.DataFrame:
-    """Cost against SLA strictness: USD per million output tokens by TTFT limit (s), contender, layout and workload."""
-    data = published.claims()
-    node = published.price(price_id)["value"] * data["article"]["gpus"]
-    return capacity.cost_against_strictness(predict.load(), node, data["sla"]["inter_token_latency_ms"] / 1e3)
+def node_usd_per_hour(price_id: str = PRICE) -> float:
+    """Rent of the article's whole node at one of the published prices, USD per hour."""
+    return float(published.price(price_id)["value"] * published.claims()["article"]["gpus"])
 
 
-def _nodes(price_id: str, workload: str, measured: Measured | None = None) -> list[tuple[dict[str, Any], fleet.Node]]:
-    """Return what each contender serves on one node, from predictions in its best layout and from records."""
-    data = published.claims()
-    usd = published.price(price_id)["value"] * data["article"]["gpus"]
-    best = capacity.best_layout(capacities(price_id))
-    found = []
-    for row in records(best[(best["workload"] == workload) & (best["policy"] == "chunked")]):
-        if row["capacity"] > 0 and row["output_tok_s"] > 0:
-            about = {"config": row["config"], "layout": row["layout"], "workload": workload, "kind": "predicted"}
-            found.append((about | {"from": ""}, fleet.Node(row["capacity"], row["output_tok_s"], usd, row["osl"])))
-    for row in data["rows"]:
-        own = (measured or {}).get(row["id"], {})
-        if own.get("capacity", 0) > 0 and own.get("output_tok_s_at_capacity", 0) > 0:
-            rate = own.get("requests_s_at_capacity")
-            tokens = own["output_tok_s_at_capacity"] / rate if rate else None
-            about = {"config": f"{row['id']} record", "layout": "as recorded", "workload": own.get("workload", "")}
-            about |= {"kind": "measured", "from": str(own.get("source", "record of this study"))}
-            found.append((about, fleet.Node(own["capacity"], own["output_tok_s_at_capacity"], usd, tokens)))
-    return found
-
-
-def fleet_table(
-    price_id: str = PRICE,
-    workload: str = FLEET_WORKLOAD,
-    demand: fleet.Demand | None = None,
-    measured: Measured | None = None,
-) -> list[dict[str, Any]]:
-    """Nodes and cost per contender from 50 to a million sessions, each in its best layout under the SLA; from
-    predictions and, where `measured` has a capacity, from records (`kind`, `from`).
+@lru_cache(maxsize=1024)
+def lowest_usd(precision: str, workload: str, sla: capacity.Target, usd_per_hour: float) -> float:
+    """USD per million output tokens that nothing on the article's node can undercut at a precision; NaN where nothing
+    keeps the SLA.
     """
-    return [
-        {**about, "capacity": node.capacity, **scaled}
-        for about, node in _nodes(price_id, workload, measured)
-        for scaled in fleet.scales(node, demand or fleet.Demand())
-    ]
+    article = published.claims()["article"]
+    node = physics.node(article["model"], article["gpu"], article["gpus"], precision)
+    return cheapest.lowest_usd_per_million(node, WORK[workload], sla, usd_per_hour)
 
 
-def fleet_by_rate(
-    rates_s: Iterable[float] = (1, 10, 100, 1_000, 10_000),
-    price_id: str = PRICE,
-    workload: str = FLEET_WORKLOAD,
-    measured: Measured | None = None,
-) -> list[dict[str, Any]]:
-    """Return the same for demands stated in requests per second."""
-    return [
-        {**about, "capacity": node.capacity, "asked_requests_per_s": rate}
-        | fleet.fleet(fleet.Demand(requests_per_s=rate), node)
-        for about, node in _nodes(price_id, workload, measured)
-        if node.output_tokens
-        for rate in rates_s
-    ]
-
-
-def fleet_sensitivity(config: str, price_id: str = PRICE, workload: str = FLEET_WORKLOAD) -> list[dict[str, Any]]:
-    """Return what each assumption does to the monthly cost of 10,000 sessions on one contender, widest swing first.
-
-    NoValue where the contender serves nobody under the SLA.
+def cost_curves(price_id: str = PRICE, sla: capacity.Target | None = None) -> pd.DataFrame:
+    """Cost against SLA strictness: USD per million output tokens by TTFT limit (s), contender, layout and workload,
+    beside the lowest that physics allows for that precision at that limit, in any layout.
     """
-    nodes = {about["config"]: node for about, node in _nodes(price_id, workload)}
-    if config not in nodes:
-        raise NoValue(
-            f"'{config}' serves no {workload} under the SLA, so no fleet of it has a cost; {', '.join(nodes)} do."
-        )
-    return fleet.sensitivity(fleet.Demand(sessions=10_000), nodes[config])
+    asked, node = sla or target(), node_usd_per_hour(price_id)
+    table = capacity.cost_against_strictness(predict.load(), node, asked)
+    at = zip(table["precision"], table["workload"], table["ttft_limit_s"], strict=True)
+    return table.assign(
+        bound_usd_per_million=[lowest_usd(p, w, replace(asked, ttft_ms=limit * 1e3), node) for p, w, limit in at]
+    )
 
 
 def factorial_table(measured: Measured | None = None) -> pd.DataFrame:

@@ -116,15 +116,14 @@ class Bound:
         link = self.allreduce_bytes(tokens) / machine.link_bytes_s if self.tp > 1 else 0.0
         return compute, memory, link
 
-    def allreduce_bytes(self, tokens: float, ring: bool = False) -> float:
+    def allreduce_bytes(self, tokens: float) -> float:
         """Bytes that each rank sends to reduce `tokens` tokens: two reductions a layer.
 
         In-switch reduction sends (tp - 1) / tp of the activations once (the bound; NVLink SHARP); a ring sends that
         twice (Patarasuk and Yuan 2009).
         """
         m = self.model
-        once = 2 * m.layers * (self.tp - 1) / self.tp * tokens * m.hidden * ACTIVATION_BYTES
-        return 2 * once if ring else once
+        return 2 * m.layers * (self.tp - 1) / self.tp * tokens * m.hidden * ACTIVATION_BYTES
 
     def _step_s(self, parts: tuple[float, float, float]) -> float:
         return max(parts)

@@ -38,7 +38,6 @@ LEVELS = (1, 4, 8, 16, 32, 50, 64, 96, 128, 256)
 LAYOUTS = {"TP8": (8, 1), "TP4x2": (4, 2), "TP2x4": (2, 4)}  # name: (GPUs a replica, replicas)
 SEEDS = (1, 2, 3, 4, 5)
 ADMISSION = {"vllm": "prompt", "tensorrt_llm": "reserve"}  # each engine's default
-METRICS = ("ttft_p50_s", "ttft_p95_s", "ttft_p95_burst_s", "tpot_p95_s", "output_tok_s")
 
 
 @dataclass(frozen=True)
@@ -194,6 +193,11 @@ def load(path: Path = DATA / "predictions.csv") -> pd.DataFrame:
         raise ConfigError(
             f"{path.name} is missing; it belongs to the repository: restore it, or make it again with `make predict`."
         )
+    return _parsed(path, path.stat().st_mtime_ns).copy()
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(path: Path, written_ns: int) -> pd.DataFrame:
     return pd.read_csv(path, dtype={"reason": str}).fillna({"reason": ""})
 
 

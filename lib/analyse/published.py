@@ -10,6 +10,7 @@ Rule: these files hold facts and thresholds, never a verdict and never a number 
 import csv
 import math
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,9 @@ THRESHOLDS = (
     "max_output_tokens",
     "scheduler_slots",
     "min_load",
+    "joined",
 )
+SIGNS = ("pages", "joins", "proof")  # what a record may show of an engine: lib/analyse/h100_features.py
 RULES = (
     "row",
     "one_workload",
@@ -56,7 +59,7 @@ RULES = (
     "documented",
     "lora",
     "engine_choice",
-    "untestable",
+    "time_to_serve",
 )
 
 
@@ -159,14 +162,19 @@ def _without_lines(value: Any) -> Any:
     return [_without_lines(item) for item in value] if isinstance(value, list) else value
 
 
-def claims(path: Path = DATA / "claims.yaml") -> dict[str, Any]:
-    """Return the claims file as plain data: article, sla, rows, thresholds, claims.
+def claims(path: Path = DATA / "claims.yaml") -> Mapping[str, Any]:
+    """Return the claims file as plain data: article, sla, rows, thresholds, claims; all callers share it.
 
     Raises ConfigError with file and line for broken YAML; a row, limit or threshold without its number under the name
-    that carries its unit; a row with an unknown engine or precision, or without source; a claim with an unknown rule
-    or row; a stated value without a unit; a document without source.
+    that carries its unit; a row with an unknown engine or precision, or without source; a claim with an unknown rule,
+    row, engine or sign; a stated value without a unit; a document without source.
     """
-    data = _loaded(path, _Lines)
+    return _claims(path, path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=8)
+def _claims(path: Path, text: str) -> Mapping[str, Any]:
+    data = _parsed(path, text, _Lines)
     for section in ("article", "sla", "rows", "thresholds", "claims"):
         if not data.get(section):
             raise ConfigError(f"{path.name}: section '{section}' is missing or empty; restore it.")
@@ -182,8 +190,7 @@ def claims(path: Path = DATA / "claims.yaml") -> dict[str, Any]:
         for key in ROW_UNITS:
             _positive(place, row, key)
         for key, known in (("engine", ROW_ENGINES), ("precision", ROW_PRECISIONS)):
-            if row.get(key) not in known:
-                raise ConfigError(f"{place} has {key} {row.get(key)!r}; it must be one of {', '.join(known)}.")
+            _known(place, row, key, known)
         if not row.get("where"):
             raise ConfigError(
                 f"{place} does not say where in the article it stands; every row needs its source in `where`."
@@ -209,6 +216,10 @@ def claims(path: Path = DATA / "claims.yaml") -> dict[str, Any]:
                 f"{place} states a value in unit {claim.get('unit')!r}; the only unit a stated value "
                 "may have here is 'ratio'."
             )
+        if claim["rule"] == "time_to_serve" or claim.get("signs"):
+            _known(place, claim, "engine", ROW_ENGINES)
+        for sign in claim.get("signs", []):
+            _known(f"{path.name}:{sign['_line']}: a sign of claim '{claim['id']}'", sign, "sign", SIGNS)
         for document in claim.get("documents", []):
             if not document.get("source") or document.get("side") not in ("for", "against"):
                 raise ConfigError(
@@ -224,9 +235,14 @@ def _positive(place: str, holder: dict[str, Any], key: str) -> None:
         raise ConfigError(f"{place} needs {key} as a positive number, got {value!r}; the name carries its unit.")
 
 
-def _loaded(path: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> dict[str, Any]:
+def _known(place: str, holder: dict[str, Any], key: str, known: tuple[str, ...]) -> None:
+    if holder.get(key) not in known:
+        raise ConfigError(f"{place} has {key} {holder.get(key)!r}; it must be one of {', '.join(known)}.")
+
+
+def _parsed(path: Path, text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> dict[str, Any]:
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        data = yaml.load(text, Loader=loader)
     except yaml.YAMLError as why:
         mark = getattr(why, "problem_mark", None)
         place = f"{path.name}:{mark.line + 1}" if mark else path.name
@@ -238,7 +254,7 @@ def _loaded(path: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> dict
 
 @lru_cache(maxsize=8)
 def _yaml(path: Path) -> dict[str, Any]:
-    return _loaded(path)
+    return _parsed(path, path.read_text(encoding="utf-8"))
 
 
 def _section(path: Path, section: str | None, name: str, kind: str, fields: tuple[str, ...]) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """Rules for the SLA, the features and the recommendation, and the list of all rules by name.
 
 Pure functions: a case in, (verdict, reason, evidence) out. The article's own arithmetic and the bounds come before
-predictions. Refuses nothing: a claim that no number can touch is "not testable here".
+predictions. Refuses nothing: a claim that no number at hand touches is "not testable here", until a record does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from lib.analyse import arithmetic
 from lib.analyse.cases import Case, Finding, by_share, factor, measured_verdict
-from lib.analyse.evidence import CONSISTENT, CONTRADICTED, DEPENDS, UNTESTABLE, Evidence
+from lib.analyse.evidence import CONSISTENT, CONTRADICTED, DEPENDS, REPRODUCED, UNTESTABLE, Evidence
 from lib.analyse.rules_table import rule_one_workload, rule_order, rule_ratio, rule_row
 
 
@@ -146,36 +147,46 @@ def _documents(case: Case) -> list[Evidence]:
 
 
 def rule_documented(case: Case) -> Finding:
-    """Judge a property that documentation settles."""
-    evidence = _documents(case)
-    found = case.world.measured.get("documented", {}).get(case.claim["id"])
-    if found is not None:
-        verdict, reason, more = measured_verdict(
-            "seen in the engine's own log or metrics." if found else "not seen in the engine's log or metrics.", found
-        )
-        return verdict, reason, evidence + more
-    sides = {piece.side for piece in evidence}
+    """Judge a property by its signs in records, each of them; where some were not looked for, by documentation."""
+    signs = case.world.measured.get("documented", {}).get(case.claim["id"], {}).get("signs", ())
+    evidence = _documents(case) + [
+        Evidence("measured", "for" if sign["seen"] else "against", sign["what"], sign["source"])
+        for sign in signs
+        if sign["seen"] is not None
+    ]
+    seen = [sign["seen"] for sign in signs]
+    if False in seen:
+        missing = "; ".join(sign["what"] for sign in signs if sign["seen"] is False)
+        return CONTRADICTED, f"looked for in records of this study and not seen: {missing}.", evidence
+    if seen and None not in seen:
+        return REPRODUCED, f"records of this study show {'it' if len(seen) == 1 else 'each of its signs'}.", evidence
+    documents = [piece.side for piece in evidence if piece.kind == "published"]
     verdict = {frozenset({"for"}): CONSISTENT, frozenset({"against"}): CONTRADICTED, frozenset(): UNTESTABLE}.get(
-        frozenset(sides), DEPENDS
+        frozenset(documents), DEPENDS
     )
-    return (
-        verdict,
-        f"{sum(e.side == 'for' for e in evidence)} documents for it, "
-        f"{sum(e.side == 'against' for e in evidence)} against; no record of this study looks for it yet.",
-        evidence,
-    )
+    looked = f"{seen.count(True)} of {len(seen)} signs" if seen else "no record of this study looks for it yet"
+    reason = f"{documents.count('for')} documents for it, {documents.count('against')} against; {looked}"
+    return verdict, f"{reason}{' seen in records of this study, the others not looked for' if seen else ''}.", evidence
 
 
 def rule_lora(case: Case) -> Finding:
-    """Adapter switching: only a measured switch of both engines decides."""
-    found, keys = case.world.measured.get("lora", {}), ("vllm_switch_ms", "tensorrt_llm_switch_ms")
-    if all(key in found for key in keys):
-        one, two = (found[key] for key in keys)
-        verdict, reason, more = measured_verdict(
-            f"a switch takes {one:.0f} ms in vLLM and {two:.0f} ms in TensorRT-LLM.", one < two
-        )
-        return verdict, reason, _documents(case) + more
-    return UNTESTABLE, "both engines switch adapters; no record of this study times it yet.", _documents(case)
+    """Adapter switching: only a measured switch of both engines decides, and only where their intervals part."""
+    found, own = case.world.measured.get("lora", {}), case.claim["engine"]
+    other = next((engine for engine in found if engine not in (own, "engines", "sources")), None)
+    if own not in found or other is None:
+        return UNTESTABLE, "no record of this study times an adapter switch in both engines yet.", _documents(case)
+    (low, high), (other_low, other_high) = (_interval(found[engine]) for engine in (own, other))
+    says = f"a switch takes {found[own]['value']:.0f} ms in {own} and {found[other]['value']:.0f} ms in {other}"
+    if low <= other_high and other_low <= high:
+        return DEPENDS, f"{says}: not distinguishable.", _documents(case)
+    verdict, reason, more = measured_verdict(f"{says}.", high < other_low)
+    return verdict, reason, _documents(case) + more
+
+
+def _interval(number: Mapping[str, Any]) -> tuple[float, float]:
+    """Limits of a number, its value where it has none."""
+    low, high = (number["value"] if number.get(end) is None else number[end] for end in ("low", "high"))
+    return low, high
 
 
 def rule_engine_choice(case: Case) -> Finding:
@@ -204,9 +215,22 @@ def rule_engine_choice(case: Case) -> Finding:
     return verdict, reason, evidence + peers
 
 
-def rule_untestable(case: Case) -> Finding:
-    """Judge a matter of taste or of people's time."""
-    return UNTESTABLE, "no number in this study measures it.", _documents(case)
+def rule_time_to_serve(case: Case) -> Finding:
+    """Developer velocity as far as a study can time it: from stored weights to the first answer, at equal precision."""
+    own, tolerance = case.claim["engine"], case.limits["tolerance"]
+    seconds = case.world.measured.get("start", {}).get("seconds", {})
+    both = [of for of in seconds.values() if own in of and len(of) > 1]
+    if not both:
+        why = "no record of this study times both engines from stored weights to the first answer yet"
+        return UNTESTABLE, f"{why}; the rest of developer velocity no number here measures.", _documents(case)
+    ratios = [min(s for engine, s in of.items() if engine != own) / of[own] for of in both]
+    span = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    says = f"the other engine takes {span} times as long from stored weights to an answer"
+    if min(ratios) > tolerance or max(ratios) < 1 / tolerance:
+        says = f"{says}; that is all of developer velocity that is timed here."
+        verdict, reason, more = measured_verdict(says, min(ratios) > tolerance, ratios[0], "ratio")
+        return verdict, reason, _documents(case) + more
+    return DEPENDS, f"{says}: within {tolerance:g} times, or not the same at every precision.", _documents(case)
 
 
 RULES: dict[str, Callable[[Case], Finding]] = {
@@ -220,5 +244,5 @@ RULES: dict[str, Callable[[Case], Finding]] = {
     "documented": rule_documented,
     "lora": rule_lora,
     "engine_choice": rule_engine_choice,
-    "untestable": rule_untestable,
+    "time_to_serve": rule_time_to_serve,
 }

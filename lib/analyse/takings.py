@@ -132,6 +132,26 @@ def clients(taking: Taking) -> float:
     return float(len(np.unique(numbers))) if len(numbers) and not taking.is_open else float("nan")
 
 
+def decoding_mean(taking: Taking) -> float:
+    """Average the requests between their first and last token event over the steady window by time; NaN without one."""
+    start, end = taking.window
+    inside = np.minimum(taking.columns["last_event_ns"], end) - np.maximum(taking.columns["first_event_ns"], start)
+    return float(np.nansum(np.clip(inside, 0, None)) / NS / taking.steady_s)
+
+
+def joined_share(taking: Taking) -> float:
+    """Share of counted requests whose first token comes while another is in the middle of its answer: after that
+    one's second token event and before its last. Without batching in flight it is 0; NaN without requests.
+    """
+    c = taking.columns
+    several = np.diff(c["event_offsets"]) >= 2
+    begun = np.sort(c["event_ns"][c["event_offsets"][:-1][several] + 1])
+    ended = np.sort(c["last_event_ns"][several])
+    first = stats.finite(c["first_event_ns"][taking.counted])
+    amid = np.searchsorted(begun, first, side="left") - np.searchsorted(ended, first, side="right")
+    return float(np.mean(amid > 0)) if len(first) else float("nan")
+
+
 def summary(taking: Taking, sla: Sla) -> dict[str, Any]:
     """Return the row of takings.csv: latencies and windows in seconds, rates per second, shares 0..1."""
     c, steady = taking.columns, taking.steady_s
@@ -151,6 +171,8 @@ def summary(taking: Taking, sla: Sla) -> dict[str, Any]:
         "workload": entry["workload"],
         "steady_s": steady,
         "in_flight_mean": in_flight_mean(taking),
+        "decoding_mean": decoding_mean(taking),
+        "joined_share": joined_share(taking),
         "requests": int(taking.measured.sum()),
         **{s: int((status == s).sum()) for s in records.STATUSES},
         "ttft_p50_s": _percentile(taking.values("ttft_s"), 0.5),

@@ -118,7 +118,10 @@ def summary(runs: list[Samples]) -> dict[str, Any]:
         "ttft_p50_s": stats.percentile_interval([run.ttft_s for run in runs], 0.5),
         "ttft_p95_s": stats.percentile_interval([run.ttft_s for run in runs], 0.95),
         "ttft_p95_burst_s": stats.percentile_interval([run.ttft_all_s for run in runs], 0.95),
+        "ttft_p99_s": stats.percentile_interval([run.ttft_s for run in runs], 0.99),
+        "tpot_p50_s": stats.percentile_interval([run.tpot_s for run in runs], 0.5),
         "tpot_p95_s": stats.percentile_interval([run.tpot_s for run in runs], 0.95),
+        "tpot_p99_s": stats.percentile_interval([run.tpot_s for run in runs], 0.99),
         "tpot_mean_s": stats.mean_interval([float(np.nanmean(run.tpot_s)) for run in runs]),
         "output_tok_s": stats.mean_interval([run.output_tok_s for run in runs]),
     }

@@ -61,6 +61,15 @@ def bound_rows(claims: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def shortest_gap_s(claims: Mapping[str, Any], row: Mapping[str, Any], output_tokens: int) -> float:
+    """Bound of the mean inter-token latency (s) of a row at its stated requests at once: a step that gives each of them
+    a token, in the best layout, with contexts of half an answer and no prompt, since the article states none.
+    """
+    article = claims["article"]
+    limit = physics.node(article["model"], article["gpu"], article["gpus"], row["precision"])
+    return limit.decode_step_s(row["max_concurrent"], output_tokens / 2)
+
+
 def readings(claims: Mapping[str, Any], predictions: pd.DataFrame) -> list[dict[str, Any]]:
     """Predicted values of each row's contender at its stated concurrency, one dict per reading."""
     sla = claims["sla"]
@@ -70,7 +79,8 @@ def readings(claims: Mapping[str, Any], predictions: pd.DataFrame) -> list[dict[
         capacities = capacity.under_sla(
             plain, sla["ttft_ms"] / 1e3, sla["inter_token_latency_ms"] / 1e3, ttft=f"{column}_high"
         )
-        by = capacities.set_index(["config", "layout", "policy", "workload"])["capacity"]
+        keys = ["config", "layout", "policy", "workload"]
+        by = dict(zip(capacities[keys].itertuples(index=False, name=None), capacities["capacity"], strict=True))
         for row in claims["rows"]:
             configs = CONTENDERS[row["engine"], row["precision"]]
             here = plain[plain["config"].isin(configs) & (plain["concurrency"] == row["max_concurrent"])]

@@ -98,11 +98,17 @@ def end_labels(ax: Axes, entries: Sequence[tuple[float, float, str, str]], *, ga
         )
 
 
-def legend(fig: Figure, pairs: Sequence[tuple[str, str]], of_kind: str = "measured", columns: int = 4) -> None:
-    """Legend below a figure: contenders (engine, precision), each once, in the order given."""
+def legend(
+    fig: Figure,
+    pairs: Sequence[tuple[str, str]],
+    of_kind: str = "measured",
+    columns: int = 4,
+    more: Sequence[Line2D] = (),
+) -> None:
+    """Legend below a figure: contenders (engine, precision), each once, in the order given, then `more` handles."""
     handles = [
         Line2D([], [], label=style.contender(e, p), **style.look(e, p, of_kind)) for e, p in dict.fromkeys(pairs)
-    ]
+    ] + list(more)
     if not handles:
         return
     fig.legend(handles=handles, loc="outside lower left", ncols=-(-len(handles) // -(-len(handles) // columns)))

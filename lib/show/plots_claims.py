@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from lib.analyse import arithmetic
+from lib.analyse import arithmetic, world
 from lib.show import draw, style
 from lib.show.numbers import digits
 
@@ -22,6 +22,7 @@ def implied_itl(claims: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     """Mean inter-token latency that each published row implies, over the output length it leaves unstated.
 
     `claims` is what `lib.analyse.published.claims` reads: rows with output_tok_s, ttft_p95_ms, max_concurrent; sla.
+    Beneath each row lies its bound: the shortest step that gives each of its requests a token, prompts left out.
     """
     if ax is None:
         _, ax = style.grid(height=3.6)
@@ -34,6 +35,9 @@ def implied_itl(claims: Mapping[str, Any], ax: Axes | None = None) -> Axes:
             for n in lengths
         ]
         ax.plot(lengths, values, **style.look(row["engine"], row["precision"], "published"))
+        floor = [1e3 * world.shortest_gap_s(claims, row, int(n)) for n in lengths]
+        bound = {"linestyle": style.kind("bound").linestyle, "linewidth": 0.9}
+        ax.plot(lengths, floor, color=style.engine(row["engine"]).colour, **bound)
         ends.append((float(lengths[-1]), values[-1], f"{digits(values[-1])} ms", style.engine(row["engine"]).colour))
         pairs.append((row["engine"], row["precision"]))
         if min(v for v, n in zip(values, lengths, strict=True) if n >= shortest) > limit:
@@ -45,7 +49,8 @@ def implied_itl(claims: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     ax.set_title("Implied mean inter-token latency (ms)")
     draw.sla_line(ax, limit, f"the article's own limit, {digits(limit)} ms")
     draw.end_labels(ax, ends)
-    draw.legend(style.figure_of(ax), pairs, "published")
+    key = Line2D([], [], color=style.GREY, **bound, label="bound of each")
+    draw.legend(style.figure_of(ax), pairs, "published", more=[key])
     total = len(claims["rows"])
     who = (
         "none of the published rows keeps"

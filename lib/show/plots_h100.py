@@ -80,7 +80,7 @@ def cost_against_strictness(table: pd.DataFrame, ttft_ms: float, axes: Any = Non
     Parameters
     ----------
     table : `lib.analyse.h100_tables.cost_curves`: config, engine, precision, layout, policy, workload, ttft_limit_s,
-        usd_per_million.
+        usd_per_million, bound_usd_per_million; the bound of each precision is a grey line of its own.
     ttft_ms : the SLA's own limit.
     axes : one per kind of work, at least.
     """
@@ -95,6 +95,10 @@ def cost_against_strictness(table: pd.DataFrame, ttft_ms: float, axes: Any = Non
         if here.empty:
             draw.nothing(ax, "No contender keeps the promise at any limit drawn.")
             continue
+        bounds = table[(table["workload"] == work) & table["bound_usd_per_million"].notna()]
+        for precision, of in bounds.groupby("precision", sort=False):
+            least = of.groupby("ttft_limit_s")["bound_usd_per_million"].min().reindex(limits)
+            ax.plot(np.array(limits) * 1e3, least, **(_bound_look(str(precision)) | {"markersize": 3}))
         for _, of in here.groupby("config", sort=False):
             line = of.groupby("ttft_limit_s")["usd_per_million"].min().reindex(limits)
             look = style.look(of["engine"].iloc[0], of["precision"].iloc[0], "predicted")
@@ -109,8 +113,12 @@ def cost_against_strictness(table: pd.DataFrame, ttft_ms: float, axes: Any = Non
     figure.supylabel("USD per million output tokens", fontsize=8.5, color=style.MUTED)
     np.ravel(axes)[len(works) - 1].set_xlabel("limit on the first token, p95 (ms)")
     pairs = list(rows[["engine", "precision"]].drop_duplicates().itertuples(index=False, name=None))
-    draw.legend(figure, pairs, "predicted")
+    known = dict.fromkeys(str(p) for p in table.loc[table["bound_usd_per_million"].notna(), "precision"])
+    keys = [Line2D([], [], label=f"bound, {p}", **_bound_look(p)) for p in known]
+    draw.legend(figure, pairs, "predicted", more=keys)
     title, alt = _cost_finding(rows, ttft_ms / 1e3, float(limits[-1]))
+    least = table.loc[np.isclose(table["ttft_limit_s"], ttft_ms / 1e3), "bound_usd_per_million"].min()
+    alt += f" Physics allows no less than {digits(least)}." if least == least else ""
     return style.finding(np.ravel(axes)[0], title, alt)
 
 
@@ -209,6 +217,14 @@ def _cost_finding(rows: pd.DataFrame, limit_s: float, loosest_s: float) -> tuple
         f"At the SLA's limit the cheapest is {digits(at.min())} and the dearest {digits(at.max())} USD per million "
         "output tokens."
     )
+
+
+def _bound_look(precision: str) -> dict[str, Any]:
+    """Look of a bound: grey, since no engine is behind it."""
+    look = {"color": style.GREY, "markeredgecolor": style.GREY, "linewidth": 1.0}
+    return look | {
+        "marker": style.marker(precision), "linestyle": style.kind("bound").linestyle, "markerfacecolor": style.PANEL
+    }  # fmt: skip
 
 
 def _short(ratio: float) -> str:
