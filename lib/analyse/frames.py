@@ -16,11 +16,11 @@ from lib.analyse.warnings import Doubt
 
 WHO = ("launch", "engine", "precision")
 TAKINGS = (
-    *WHO, "run", "repeat", "level", "kind", "load", "workload", "steady_s", "in_flight_mean", "decoding_mean",
-    "joined_share", "requests",
+    *WHO, "run", "repeat", "level", "kind", "load", "workload", "steady_s", "in_flight_mean", "requests",
     *records.STATUSES, "ttft_p50_s", "ttft_p95_s", "tpot_p50_s", "tpot_p95_s", "e2e_p50_s", "output_tok_s",
     "requests_s", "goodput_s", "lag_p99_s", "kv_cache_usage_max", "preemptions", "prefix_hit_share", "client_cpu_share",
-    "tokens_per_event", "shared_reads_share", "ttft_p50_with_ramp_s", "clients", "ended",
+    "tokens_per_event", "shared_reads_share", "ttft_p50_with_ramp_s", "clients", "ended", "decoding_mean",
+    "joined_share",
 )  # fmt: skip
 LEVELS = (
     *WHO, "level", "kind", "load", "workload",
