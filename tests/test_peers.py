@@ -3,15 +3,18 @@
 import json
 import sys
 import time
+from contextlib import contextmanager
 from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from lib import paths
 from lib.errors import EngineError, MeasureError
 from lib.measure import crosscheck, groundtruth
+from lib.measure.finance import Writer
 from lib.measure.groundtruth import Truth
 from lib.measure.peers import aiperf, ours, outside, vllm_bench
 from lib.measure.peers.target import Run, Target
@@ -216,3 +219,52 @@ def test_ours_against_the_truth(tmp_path):
     assert (errors["matched"], errors["complete"]) == (4, 4)
     assert abs(errors["ttft_bias_ms"]) < 5 and found.usage["span_s"] > 2 * 0.05
     assert found.rows[0]["output_tokens"] == 5 and found.reported == {}
+
+
+class Engine:
+    """Stands in for vLLM: the server that knows the truth, under an engine's name."""
+
+    keeps_connections = True
+
+    @contextmanager
+    def start(self, launch, log, progress):
+        progress("starting")
+        with groundtruth.serve(ttft_ms=20, itl_ms=2) as server:
+            yield SimpleNamespace(
+                port=server.port, model=launch.name, key=SECRET, engine=self, version="a server 1", added_tokens=0,
+                body=crosscheck._body, check_alive=lambda: None, proof=lambda: [],
+            )  # fmt: skip
+
+
+def test_the_whole_record_from_the_study_to_the_file(tmp_path, monkeypatch):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=800, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    writer = Writer(1)
+    tokenizer.train_from_iterator((writer.sentence("news") for _ in range(400)), trainer)
+
+    def cannot():
+        raise EngineError("no index in reach")
+
+    peer = SimpleNamespace(NAME="peer", TITLE="A peer", version=lambda: "1", prepare=cannot)
+    for module, name, value in (
+        (crosscheck.registry, "engine", lambda name: Engine()),
+        (crosscheck.build, "build", lambda artifact: None),
+        (crosscheck.environments, "ensure", lambda name: None),
+        (crosscheck.workload, "load_tokenizer", lambda path: tokenizer),
+        (crosscheck.paths, "RECORDS", tmp_path), (crosscheck.paths, "BUILD", tmp_path / "build"),
+        (crosscheck, "TOOLS", (ours, peer)), (crosscheck, "ORDER", (ours, peer, ours)), (crosscheck, "REQUESTS", 6),
+        (crosscheck, "LOADS", (crosscheck.Load("small", 2, 100.0, output_tokens=4, answers=2),)),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    crosscheck.main()
+    found = json.loads((tmp_path / "crosscheck.json").read_text())
+    assert [run["tool"] for run in found["live"]["runs"]] == ["ours", "ours"] and found["absent"] == {
+        "peer": "no index in reach"
+    }
+    assert all(row["status"] == "complete" and len(row["event_ns"]) == 16 for row in found["live"]["runs"][0]["rows"])
+    assert found["truth"][0]["tools"]["ours"]["matched"] == 4 and found["live"]["server"] == "a server 1"
+    assert SECRET not in (tmp_path / "crosscheck.json").read_text()
+    assert not list((tmp_path / "build").iterdir())         # what tools wrote, answers included, is gone
