@@ -127,7 +127,7 @@ lint:
 	@.venvs/test/bin/mypy
 
 clean:  ## remove what is free to make again; records, models and environments stay
-	@rm -rf build figures/*/ report/tables report/index.html report/smoke report/cpu report/cpu-full
+	@rm -rf build figures/*/ report/tables report/index.html report/smoke report/cpu report/cpu-full report/capacity
 
 help:  ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@ [^T]/ || /^##@ The study/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile

@@ -108,6 +108,24 @@ class Workload(Strict):
         return self.input_tokens.longest + (self.turns or 1) * (questions + self.output_tokens.longest)
 
 
+class Search(Strict):
+    """A search, after a launch's levels, for the largest load that meets the SLA."""
+
+    kind: Literal["closed", "poisson"]
+    workload: str
+    lowest: float = Field(gt=0)  # requests at once, or per second
+    highest: float = Field(gt=0)
+    at_most_seconds: float = Field(gt=0)  # of measuring, per launch
+
+    @model_validator(mode="after")
+    def _range(self) -> "Search":
+        if self.highest <= self.lowest:
+            raise ValueError(f"a search from {self.lowest:g} to {self.highest:g} has nowhere to go")
+        if self.kind == "closed" and (self.lowest % 1 or self.highest % 1):
+            raise ValueError("a closed search needs whole numbers for `lowest` and `highest`")
+        return self
+
+
 class Statistics(Strict):
     """How often, and with how much patience."""
 
@@ -134,12 +152,14 @@ class Study(Strict):
     statistics: Statistics
     headline_workload: str
     noise_floor_pair: tuple[str, str] | None = None  # two launches that are the same thing: the A/A pair
+    search: Search | None = None
     seed: int
 
     @model_validator(mode="after")
     def _names(self) -> "Study":
         known = sorted(self.workloads)
-        for name in [self.headline_workload, *(level.workload for level in self.levels)]:
+        searched = [self.search.workload] if self.search else []
+        for name in [self.headline_workload, *searched, *(level.workload for level in self.levels)]:
             if name not in self.workloads:
                 raise ValueError(f"workload {name!r} is not defined; defined are {', '.join(known)}")
         for level in self.levels:
@@ -157,6 +177,9 @@ class Study(Strict):
         ids = [level.id for level in self.levels]
         if len(ids) != len(set(ids)):
             raise ValueError(f"two levels have the same load: {', '.join(ids)}")
+        for level in self.levels:
+            if self.search and level.family == self.search.kind and level.workload != self.search.workload:
+                raise ValueError(f"the search and level {level.id} need the same workload, or its probes look like it")
         return self
 
     @property

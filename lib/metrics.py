@@ -145,6 +145,19 @@ def thinking_window(c: Columns, clients: int, issue_end_ns: float) -> tuple[floa
     return float(c["sent_ns"][firsts[clients - 1]]), float(min(issue_end_ns, c["due_ns"][sent].max()))
 
 
+def counted(c: Columns, is_open: bool, window: tuple[float, float]) -> NDArray[np.bool_]:
+    """Find the requests that enter latency statistics: complete measured ones that start within the steady window.
+
+    Without a window (NaN) every complete measured one counts. An open level goes by due times: a late client must not
+    push its requests out.
+    """
+    rows = np.asarray(c["phase"] == "measured") & complete(c)
+    if window[1] > window[0]:
+        starts = c["due_ns" if is_open else "sent_ns"]
+        rows &= (starts >= window[0]) & (starts <= window[1])
+    return rows
+
+
 def tokens_in(c: Columns, window: tuple[float, float]) -> float:
     """Output tokens whose events fall into the window.
 

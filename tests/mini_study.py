@@ -4,7 +4,8 @@
 
 The stand-in streams like an engine at a steady pace. Its launch's settings make it misbehave: `dies_after` requests it
 exits in mid-stream, once (the file `died` in ROOT remembers); `fault` is one of those of paced_server.py; with
-`in_turn` it answers one request at a time. The environment variable CLIENTS forces the number of client processes.
+`in_turn` it answers one request at a time; more than `crowd` at once make it slow. The environment variable CLIENTS
+forces the number of client processes.
 """
 
 import json
@@ -49,15 +50,16 @@ precision: {precision}
 artifact: smollm2-135m-gguf-f16
 environment: stand-in
 start_seconds: 20
-settings: {{dies_after: {dies_after}, fault: {fault}, in_turn: {in_turn}}}
+settings: {{dies_after: {dies_after}, fault: {fault}, in_turn: {in_turn}, crowd: {crowd}}}
 """
-SOUND = {"precision": "f16", "dies_after": 0, "fault": "none", "in_turn": "false"}
+SOUND = {"precision": "f16", "dies_after": 0, "fault": "none", "in_turn": "false", "crowd": 0}
 
 
 class Settings(Strict):
     dies_after: int = 0
     fault: str = "none"
     in_turn: bool = False
+    crowd: int = 0
 
 
 class Paced(Engine):
@@ -82,6 +84,7 @@ class Paced(Engine):
             base.READY_PROMPT,
             str(root / "artifacts" / ARTIFACT / "tokenizer.json"),
             str(int(self.own(launch).in_turn)),
+            str(self.own(launch).crowd),
         ]
 
     def variables(self, launch, key):

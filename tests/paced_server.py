@@ -1,9 +1,9 @@
 """A stand-in engine that streams one token every 10 ms, 30 ms after the request, and counts as its tokenizer does.
 
-PORT NAME DIES_AFTER MARK FAULT READY_PROMPT TOKENIZER IN_TURN
+PORT NAME DIES_AFTER MARK FAULT READY_PROMPT TOKENIZER IN_TURN CROWD
 
 FAULT, one of those below or none, holds for all but READY_PROMPT, by which a starter knows that it is ready. IN_TURN:
-with 1 it answers one request at a time, and the others wait.
+with 1 it answers one request at a time, and the others wait. CROWD: with more at once (0: any number) it is slow.
 """
 
 import json
@@ -23,7 +23,8 @@ CONTEXT = 30  # words of a prompt and tokens of its answer, with the fault `cont
 key = os.environ["KEY"]
 tokenizer = Tokenizer.from_file(sys.argv[7])
 alone = threading.Lock() if sys.argv[8] == "1" else nullcontext()
-served = 0
+crowd = int(sys.argv[9])
+served = at_once = 0
 counting = threading.Lock()
 
 
@@ -50,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%b\r\n" % (len(text), text))
 
     def do_POST(self):
-        global served
+        global served, at_once
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.headers.get("Authorization") != f"Bearer {key}":
             return self.whole(401, "{}")
@@ -65,10 +66,14 @@ class Handler(BaseHTTPRequestHandler):
         if bad == "context" and len(asked["prompt"].split()) + n > CONTEXT:
             return self.whole(400, json.dumps({"message": f"This model's maximum context length is {CONTEXT} tokens."}))
         with counting:
-            served += 1
+            served, at_once = served + 1, at_once + 1
             last = dies_after and served >= dies_after and not mark.exists()
-        with alone:
-            self.stream(asked, 1 if bad == "length" else n, last, usage=bad != "usage")
+        try:
+            with alone:
+                self.stream(asked, 1 if bad == "length" else n, last, usage=bad != "usage")
+        finally:  # also when the client has gone
+            with counting:
+                at_once -= 1
 
     def stream(self, asked, n, last, usage):
         self.send_response(200)
@@ -77,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         time.sleep(0.03)
         for i in range(n):
-            time.sleep(0.01)
+            time.sleep(0.08 if crowd and at_once > crowd else 0.01)
             self.event(json.dumps({"choices": [{"text": " word", "finish_reason": "length" if i == n - 1 else None}]}))
             if last and i == 2:
                 mark.touch()

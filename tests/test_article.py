@@ -332,6 +332,27 @@ def test_cost_stands_only_where_a_price_does(made):
     assert "cost, USD per million output tokens" not in words(page(made, lambda f: f["study"].update(price=unpriced)))
 
 
+def test_a_search_is_told_with_its_bracket(made):
+    assert "A search for the capacity" not in words(page(made))
+
+    def hunted(f, value=6.0):
+        said = {"mark": "measured", "low": None, "high": None, "n": None, "reason": "why", "source": "records/x"}
+        f["launches"]["llamacpp-q4_0"]["search"] = {
+            "capacity": {**said, "value": value, "unit": "requests"},
+            "next": {**said, "value": 7.0, "unit": "requests"},
+            "probes": {**said, "value": 9, "unit": "probes"},
+            "seconds": {**said, "value": 70.0, "unit": "s"},
+            "next_answer": "no",
+            "reason": "its ends are neighbours",
+        }
+
+    told = re.sub(r" ?[^\w ]* \(measured\)", "", words(page(made, hunted)))
+    assert "A search for the capacity of llama.cpp q4_0 found 6 requests within the promise;" in told
+    assert "the next load it probed, 7 requests, is not. It took 9 probes in 70 s and ended because its ends" in told
+    none = words(page(made, lambda f: hunted(f, None)))
+    assert "found no load that is shown to keep the promise" in none
+
+
 def test_a_rehearsal_says_so(made):
     def change(facts):
         facts["study"]["kind"] = "rehearsal"

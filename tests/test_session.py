@@ -8,6 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from lib import config, paths, records
@@ -207,6 +210,47 @@ def test_killed_at_any_moment_it_goes_on_where_it_stopped(root, after_s):
     assert {(t["run"], t["repeat"], t["level"]) for t in good.meta["takings"]} == levels
     by_id = {row[0]: row[1:] for row in asked(undisturbed.table)}
     assert all(by_id.get(i, tuple(rest)) == tuple(rest) for i, *rest in asked(good.table))
+
+
+def test_a_search_finds_the_capacity_and_goes_on_where_it_was_killed(root):
+    mini_study.prepare(root, good={"crowd": 4})
+    study = root / "config" / "mini" / "study.yaml"
+    search = "search: {kind: closed, workload: news, lowest: 1, highest: 12, at_most_seconds: 24}\n"
+    study.write_text(study.read_text() + search)
+    process = started(root, "good")
+    partial = paths.partial("mini", "good")
+
+    def probed():
+        return [p for p in partial.glob("r0-p*-closed-*.json") if not p.name.endswith(".plan.json")]
+
+    limit = time.monotonic() + 60
+    while len(probed()) < 4 and time.monotonic() < limit:  # two takings of the planned level and two probes
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {p.stem: p.with_suffix(".parquet").read_bytes() for p in probed()}
+    listed = json.loads((partial / "probes.json").read_text())
+    assert len(before) >= 4 and not paths.record("mini", "good").exists()
+    limit = time.monotonic() + 8
+    while left_behind(root) and time.monotonic() < limit:
+        time.sleep(0.1)
+
+    done = take(root, "good")
+    assert done.returncode == 0, done.stderr
+    table, meta = record("good").table, record("good").meta
+    found = meta["search"]
+    assert found["capacity"] == 4 and found["next"] == 5 and found["next_answer"] == "no", found
+    assert found["seconds"] <= 30 and meta["incomplete"] is None
+    # What was finished before is in the record as it was, and first on the path.
+    kept = [(p["level"], p["repeat"]) for p in found["path"]]
+    assert len(set(kept)) == len(kept) and len(meta["takings"]) == 4 + len(kept)
+    wanted = [(f"closed-{p['level']['concurrency']}", p["repeat"]) for p in listed]
+    assert kept[: len(wanted)] == wanted
+    for key, data in before.items():
+        _, repeat, level = key.split("-", 2)
+        old = pq.read_table(pa.BufferReader(data))
+        rows = pc.and_(pc.equal(table["level"], level), pc.equal(table["repeat"], int(repeat[1:])))
+        assert table.filter(rows)["event_ns"].to_pylist() == old["event_ns"].to_pylist()
 
 
 def test_what_this_computer_cannot_run_is_absent_with_its_reason(root):

@@ -278,6 +278,23 @@ def test_a_value_somewhat_beyond_a_probed_bound_is_flagged_only(small):
     assert all("median TPOT" in w["text"] and "throughput" in w["text"] for w in said)
 
 
+def test_a_search_decides_the_capacity_and_adds_its_levels(tmp_path):
+    said = {
+        "kind": "closed", "workload": "news", "capacity": 2.0, "next": 8.0, "next_answer": "no", "seconds": 70.0,
+        "reason": "its ends are neighbours", "path": [{"level": "closed-8"}, {"level": "closed-2"}],
+    }  # fmt: skip
+    taken, planned = (synthetic.study(levels=of, seconds=3.0, repeats=1) for of in ((1, 2, 4, 8), (1, 4)))
+    synthetic.write_study(tmp_path / "records", taken, (synthetic.Server(extra={"search": said}),))
+    facts = build(planned, tmp_path / "records", tmp_path / "out")
+    launch, row = facts["launches"]["vllm-bf16"], facts["headline"][0]
+    assert list(launch["levels"]) == ["closed-1", "closed-4", "closed-2", "closed-8"]
+    found = launch["capacity"]
+    assert (found["value"], found["next_level"], found["next_answer"], found["by"]) == (2, 8, "no", "search")
+    assert "by search, 2 probes" in found["reason"] and row["capacity"] == found and row["level"] == "closed-4"
+    assert launch["search"]["probes"]["value"] == 2 and launch["search"]["seconds"]["value"] == 70
+    assert not [w for w in facts["warnings"] if "planned takings" in w["text"]]
+
+
 def test_without_an_int8_rate_memory_alone_bounds(small):
     study, folder, out = small
     servers = tuple(synthetic.Server(name=n, flop_s=1e9) for n in ("vllm-bf16", "vllm-int8"))

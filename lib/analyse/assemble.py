@@ -15,7 +15,7 @@ from lib.analyse.bounds import Host, Limits
 from lib.analyse.collect import Measured
 from lib.analyse.facts import Number, from_estimate, number, weakest
 from lib.analyse.floor import SIGNIFICANT, Compared, Floor
-from lib.analyse.ladder import Capacity, by_medians, capacity, reading_level
+from lib.analyse.ladder import Capacity, by_medians, of_launch, reading_level
 from lib.analyse.levels import SPECS, Level
 
 UNKNOWN = "the engine reports no such metric"
@@ -161,7 +161,10 @@ def launch_facts(
         "kv_cache": meta.get("kv_cache"),
         "switch": switch_facts(meta, mark, one.source),
         "levels": {level.id: level_facts(level, bounds[level.id], one, mark) for level in levels},
-        "capacity": capacity_facts(capacity(levels, study.headline_workload), one, mark, "capacity under the SLA"),
+        "capacity": capacity_facts(
+            of_launch(meta, levels, study.headline_workload), one, mark, "capacity under the SLA"
+        ),
+        "search": search_facts(one, mark),
         "capacity_by_medians": capacity_facts(
             by_medians(levels, study.headline_workload), one, mark, "median-based, not the SLA"
         ),
@@ -184,7 +187,24 @@ def capacity_facts(found: Capacity, one: Measured, mark: str, label: str) -> dic
         "next_level": found.next_level,
         "next_answer": found.next_answer,
         "monotone": found.monotone,
+        "by": found.by,
         "label": label,
+    }
+
+
+def search_facts(one: Measured, mark: str) -> dict[str, Any] | None:
+    """Write down what a launch's search for its capacity found, or None where none ran to its end."""
+    said = one.meta.get("search")
+    if not said:
+        return None
+    unit, source = "requests" if said["kind"] == "closed" else "requests/s", one.source
+    return {
+        "capacity": number(said["capacity"], unit, mark, source, reason=said["reason"]),
+        "next": number(said["next"], unit, mark, source, reason=said["reason"]),
+        "next_answer": said["next_answer"],
+        "reason": said["reason"],
+        "probes": number(len(said["path"]), "probes", mark, source),
+        "seconds": number(said["seconds"], "s", mark, source),
     }
 
 
@@ -192,7 +212,10 @@ def headline_row(
     one: Measured, levels: Sequence[Level], facts: Mapping[str, Any], study: config.Study
 ) -> dict[str, Any]:
     """Build the article's own row for one launch, read at the SLA's sessions or the largest level below them."""
-    level = reading_level(levels, study.headline_workload, study.sla.sessions)
+    planned = {level.id for level in study.levels}  # what a search adds differs between contenders
+    level = reading_level(
+        [level for level in levels if level.id in planned], study.headline_workload, study.sla.sessions
+    )
     row = {
         "launch": one.name,
         "engine": one.meta["engine"],

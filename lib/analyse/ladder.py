@@ -1,12 +1,14 @@
 """Capacity under the SLA, read from the ladder of measured closed levels: the largest concurrency whose upper limits
-meet it. Levels that start with a burst or whose clients think are other loads, and no rungs of it.
+meet it. Levels that start with a burst or whose clients think are other loads, and no rungs of it. Where a search ran
+for the capacity, its result is it: it weighs all probes together.
 
 Rule: a value always comes with its bracket, the next level taken that does not meet the SLA or is undecided, and with
 its reason. Where p95 is unsupported the SLA's capacity is undecided; a figure by medians may stand beside it, named so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lib.analyse.levels import Level, Verdict
 
@@ -20,6 +22,7 @@ class Capacity:
     next_answer: str | None  # no | undecided
     reason: str
     monotone: bool = True  # False: a level that fails lies below one that meets
+    by: str = "levels"  # levels | search
 
 
 def capacity(
@@ -46,6 +49,22 @@ def capacity(
     start = "no level taken is shown to meet it; " if value is None else ""
     reason = f"{start}{bracket.id}: {verdicts[above].answer}, {verdicts[above].reason}"
     return Capacity(value, int(bracket.load), verdicts[above].answer, reason, monotone)
+
+
+def of_launch(meta: Mapping[str, Any], levels: Sequence[Level], workload: str) -> Capacity:
+    """Take the capacity from the launch's search for it (`meta["search"]`), else from its levels."""
+    said = meta.get("search")
+    if not said or said["kind"] != "closed" or said["workload"] != workload:
+        return capacity(levels, workload)
+    value, above = (None if said[key] is None else round(said[key]) for key in ("capacity", "next"))
+    reason = f"by search, {len(said['path'])} probes: {said['reason']}"
+    return Capacity(value, above, said["next_answer"], reason, capacity(levels, workload).monotone, "search")
+
+
+def order(meta: Mapping[str, Any], planned: Sequence[str]) -> list[str]:
+    """Ids of a launch's levels: the planned ones, then those that its search added, by load."""
+    probed = {str(p["level"]) for p in (meta.get("search") or {"path": []})["path"]} - {*planned}
+    return [*planned, *sorted(probed, key=lambda level: float(level.partition("-")[2]))]
 
 
 def by_medians(levels: Sequence[Level], workload: str) -> Capacity:

@@ -167,7 +167,7 @@ def of_article(facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _judge(
     one: Measured, study: config.Study, host: bounds.Host, calibrated: Mapping[str, Any] | None
 ) -> Judged:
-    of = levels.group(one.takings, [level.id for level in study.levels], study.sla)
+    of = levels.group(one.takings, ladder.order(one.meta, [level.id for level in study.levels]), study.sla)
     under = bounds.ceiling(one, study, host)
     limits = {level.id: bounds.limits(level, under, study) for level in of}
     doubts, asides = warnings.of_launch(one, study), []

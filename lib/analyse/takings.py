@@ -67,12 +67,7 @@ class Taking:
     @cached_property
     def counted(self) -> NDArray[np.bool_]:
         """Requests that enter latency statistics; without a steady window, every complete measured one."""
-        rows = self.measured & metrics.complete(self.columns)
-        if np.isfinite(self.steady_s):
-            # An open level's window runs from due to due: a late client must not push its requests out of it.
-            starts = self.columns["due_ns" if self.is_open else "sent_ns"]
-            rows &= (starts >= self.window[0]) & (starts <= self.window[1])
-        return rows
+        return metrics.counted(self.columns, self.is_open, self.window)
 
     def values(self, metric: str, turn: int | None = None) -> metrics.Floats:
         """One of `metrics.METRICS` for the counted requests (of one turn), in seconds; undefined ones left out."""

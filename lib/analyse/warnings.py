@@ -104,7 +104,8 @@ def drift(level: Level, metric: str) -> float:
 
 def _course(level: Level, study: config.Study) -> list[Check]:
     """Whether the level went as planned."""
-    wanted, taken = study.statistics.runs * study.statistics.repeats, len(level.takings)
+    planned = level.id in {one.id for one in study.levels}  # a search takes its levels as often as it needs them
+    wanted, taken = study.statistics.runs * study.statistics.repeats if planned else 1, len(level.takings)
     wrong, miscounted = level.total("wrong_length"), sum(_miscounted(t.columns) for t in level.takings)
     early = Counter(str(t.entry["ended"]) for t in level.takings if t.entry["ended"] != "planned")
     return [

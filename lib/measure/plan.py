@@ -39,6 +39,12 @@ def lines(profile: str, depth: str) -> list[str]:
     for level in study.levels:
         times = statistics.runs * statistics.repeats
         out.append(f"  {level.id:{width}} {level.workload:15} {takings.seconds(level):7.1f} s   x {times}")
+    if study.search:
+        s = study.search
+        out.append(
+            f"  search: the capacity between {s.kind}-{s.lowest:g} and {s.kind}-{s.highest:g} on {s.workload}, "
+            f"at most {s.at_most_seconds:g} s per launch"
+        )
     out += ["", "  launch                    precision   environment   measuring      starts    state"]
     total = 0.0
     for name in config.launch_names(profile):
@@ -47,7 +53,7 @@ def lines(profile: str, depth: str) -> list[str]:
         engine.check(launch)
         measuring = sum(
             serve.expected_seconds(study, t) for r in range(statistics.runs) for t in takings.order(study, r)
-        )
+        ) + (study.search.at_most_seconds if study.search else 0.0)
         starting = statistics.runs * launch.start_seconds / 3
         taken = already_taken(paths.record(study.name, name), config.config_hash(study, launch))
         absent = engine.unavailable(launch)

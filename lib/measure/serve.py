@@ -4,11 +4,13 @@ A taking: prompts made, client processes started, telemetry beside them, journal
 first level of a run the server is asked what could spoil all of them (preflight); before a level's first taking in a
 run it is warmed up at that very load. A taking that the server did not survive is taken
 again; what it had finished stays readable as `<key>.N.interrupted.parquet`. A taking with a failed request is taken
-once more before it is judged, and the first stays as `<key>.0.retaken.parquet`.
+once more before it is judged, and the first stays as `<key>.0.retaken.parquet`. After the last run's levels comes
+the study's search, where it wants one, on the same server.
 """
 
 import json
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,34 +24,14 @@ from lib.config import Launch, Level, Study
 from lib.engines import registry
 from lib.engines.base import Server
 from lib.errors import EngineError, MeasureError, RecordError
-from lib.measure import drive, exchange, preflight, provenance, takings, workload
+from lib.measure import drive, exchange, preflight, probes, provenance, takings, workload
 from lib.measure.clientplan import Plan
-from lib.measure.takings import Taking
+from lib.measure.takings import Taking, note_path, rows_path, samples_path
 from lib.measure.telemetry import Sampler
 from lib.progress import Progress
 
 FEWEST = 8  # requests prepared for a warm-up per session
 PLANNED = ("finished", "issue limit", "drain limit", "cooldown")  # ends of a level that are no accident
-
-
-def rows_path(partial: Path, taking: Taking) -> Path:
-    """Where a finished taking's rows are."""
-    return partial / f"{taking.key}.parquet"
-
-
-def samples_path(partial: Path, taking: Taking) -> Path:
-    """Where a finished taking's telemetry is."""
-    return partial / f"{taking.key}.telemetry.parquet"
-
-
-def note_path(partial: Path, taking: Taking) -> Path:
-    """Where a finished taking's own facts are; written last, so that it marks the taking as done."""
-    return partial / f"{taking.key}.json"
-
-
-def done(partial: Path, taking: Taking) -> bool:
-    """Whether a taking is finished and on disk."""
-    return note_path(partial, taking).exists()
 
 
 def expected_seconds(study: Study, taking: Taking) -> float:
@@ -59,15 +41,16 @@ def expected_seconds(study: Study, taking: Taking) -> float:
 
 
 def one_run(
-    study: Study, launch: Launch, partial: Path, missing: list[Taking], meta: dict[str, Any], progress: Progress
+    study: Study, launch: Launch, partial: Path, run: int, missing: list[Taking], meta: dict[str, Any],
+    progress: Progress,
 ) -> None:
-    """Start the server, take what is missing on it, end it. Fills meta's proof, artifact, engine version and runs.
+    """Start the server, take what is missing on it, end it. Fills meta's proof, artifact, engine version and runs,
+    and after the last run the search's result.
 
     Raises
     ------
     EngineError, MeasureError : the server died, could not be proven, or a level could not be measured.
     """
-    run = missing[0].run
     note = {"run": run, "started_utc": provenance.utc(), **provenance.load()}
     spent = 0.0
     engine = registry.engine(launch.engine)
@@ -86,14 +69,32 @@ def one_run(
         meta["runs"].append(note | {"ready_seconds": server.ready_seconds, "probe": found})
         save(partial, meta)
         rates: dict[str, float] = {}
-        for taking in missing:
-            stage(f"repeat {taking.repeat}, {taking.level.id}")
+
+        def take(taking: Taking) -> None:
             session = _Session(study, server, tokenizer, partial, progress, spent)
             if taking.level.id not in rates:
                 rates[taking.level.id] = session.warm_up(taking)
             if session.take(taking, rates[taking.level.id]):
                 session.take(taking, rates[taking.level.id])
+
+        for taking in missing:
+            stage(f"repeat {taking.repeat}, {taking.level.id}")
+            take(taking)
             spent += expected_seconds(study, taking)
+        if run == study.statistics.runs - 1 and probes.seconds_left(study, partial):
+            before = spent
+            hunt = probes.Hunt(study, partial)
+            while (probe := hunt.next()) is not None:
+                spent = before + hunt.seconds
+                stage(f"search, {hunt.standing}: {probe.level.id}")
+                try:
+                    take(probe)
+                except (EngineError, MeasureError) as error:
+                    hunt.end(f"{probe.level.id} could not be measured: {error}")
+                else:
+                    hunt.tell(probe)
+            meta["search"] = hunt.written()
+            save(partial, meta)
 
 
 def save(partial: Path, meta: dict[str, Any]) -> None:
@@ -108,6 +109,7 @@ class _Session:
         self, study: Study, server: Server, tokenizer: Tokenizer, partial: Path, progress: Progress, spent: float
     ):
         self.study, self.server, self.tokenizer, self.partial = study, server, tokenizer, partial
+        self.begun = time.monotonic()
         self.tick = lambda waited: progress.at(spent + waited, progress.stage)
 
     def warm_up(self, taking: Taking) -> float:
@@ -181,7 +183,7 @@ class _Session:
         else:
             _write(rows_path(self.partial, taking), rows, records.REQUESTS)
             _write(samples_path(self.partial, taking), [label | s for s in samples], records.TELEMETRY)
-            note = _note(taking, start, issue_end, rows, outcomes)
+            note = _note(taking, start, issue_end, rows, outcomes) | {"took_s": time.monotonic() - self.begun}
             records.write_whole(note_path(self.partial, taking), json.dumps(note).encode())
         drive.remove(path)
         return again

@@ -21,7 +21,7 @@ from lib import config, environments, paths, records
 from lib.config import Launch, Study
 from lib.engines import build, computer, registry
 from lib.errors import EngineError, MeasureError, StudyError
-from lib.measure import hostprobe, provenance, serve, takings
+from lib.measure import hostprobe, probes, provenance, serve, takings
 from lib.progress import Progress
 
 MIN_FREE_BYTES = 1 << 30  # journals of a level are far smaller; a disk this full fails for other reasons first
@@ -68,10 +68,11 @@ def _take_missing(study: Study, launch: Launch, target: Path) -> None:
     """Measure what the partial folder misses, then close it into the record."""
     partial = _partial(study, launch)
     todo = [
-        [t for t in takings.order(study, run) if not serve.done(partial, t)] for run in range(study.statistics.runs)
+        [t for t in takings.order(study, run) if not takings.done(partial, t)] for run in range(study.statistics.runs)
     ]
+    search_s = probes.seconds_left(study, partial)
     total = sum(serve.expected_seconds(study, t) for run in todo for t in run)
-    total += sum(launch.start_seconds / 3 for run in todo if run)
+    total += sum(launch.start_seconds / 3 for run in todo if run) + search_s
     meta_path = partial / "meta.json"
     trouble: StudyError | None = None
     with Progress(f"{study.name}/{launch.name}", total) as progress:
@@ -81,11 +82,11 @@ def _take_missing(study: Study, launch: Launch, target: Path) -> None:
         for artifact in dict.fromkeys((study.model.tokenizer, launch.artifact)):
             build.build(artifact)
         environments.ensure(launch.environment)
-        for missing in todo:
-            if not missing:
+        for run, missing in enumerate(todo):
+            if not missing and not (search_s and run == study.statistics.runs - 1):
                 continue
             try:
-                serve.one_run(study, launch, partial, missing, meta, progress)
+                serve.one_run(study, launch, partial, run, missing, meta, progress)
             except (EngineError, MeasureError) as error:
                 trouble = error
                 break
@@ -122,13 +123,14 @@ def _close(
     study: Study, launch: Launch, partial: Path, target: Path, meta: dict[str, Any], trouble: str | None
 ) -> None:
     """Join the finished takings into one record and, when nothing is missing, remove the partial folder."""
-    finished = [t for run in range(study.statistics.runs) for t in takings.order(study, run) if serve.done(partial, t)]
+    planned = [t for run in range(study.statistics.runs) for t in takings.order(study, run)]
+    finished = [t for t in [*planned, *probes.listed(partial)] if takings.done(partial, t)]
     if not finished:
         return
-    notes = [json.loads(serve.note_path(partial, t).read_text()) for t in finished]
+    notes = [json.loads(takings.note_path(partial, t).read_text()) for t in finished]
     # A taking from before a column was added has none; its values are null.
-    rows = pa.concat_tables([pq.read_table(serve.rows_path(partial, t)) for t in finished], promote_options="default")
-    samples = pa.concat_tables([pq.read_table(serve.samples_path(partial, t)) for t in finished])
+    rows = pa.concat_tables([pq.read_table(takings.rows_path(partial, t)) for t in finished], promote_options="default")
+    samples = pa.concat_tables([pq.read_table(takings.samples_path(partial, t)) for t in finished])
     sources = rows["stamp_source"].value_counts().to_pylist()
     meta = meta | {
         "takings": notes,

@@ -40,6 +40,26 @@ class Taking:
         return f"r{self.run}-p{self.repeat}-{self.level.id}"
 
 
+def rows_path(partial: Path, taking: Taking) -> Path:
+    """Where a finished taking's rows are."""
+    return partial / f"{taking.key}.parquet"
+
+
+def samples_path(partial: Path, taking: Taking) -> Path:
+    """Where a finished taking's telemetry is."""
+    return partial / f"{taking.key}.telemetry.parquet"
+
+
+def note_path(partial: Path, taking: Taking) -> Path:
+    """Where a finished taking's own facts are; written last, so that it marks the taking as done."""
+    return partial / f"{taking.key}.json"
+
+
+def done(partial: Path, taking: Taking) -> bool:
+    """Whether a taking is finished and on disk."""
+    return note_path(partial, taking).exists()
+
+
 def order(study: Study, run: int) -> list[Taking]:
     """Takings of one run in the order they are measured: every repeat takes all levels, shuffled anew."""
     takings: list[Taking] = []
