@@ -107,6 +107,7 @@ class Hunt:
         return {
             **self.wanted.model_dump(),
             "capacity": found.low,
+            "likely": found.likely,
             "next": found.high,
             "next_answer": found.answer,
             "reason": self.ended or found.reason,

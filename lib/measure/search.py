@@ -6,8 +6,9 @@ give the same proposals, so a search that was interrupted is rebuilt from what l
 Method. A p95 meets its limit where at most 5 % of requests lie beyond it. The share beyond grows with the load as
 a normal distribution function of log load, with an unknown place (where it crosses 5 %: the capacity) and an unknown
 steepness, one such curve per promise. The posterior over a grid of both, from all probes so far, says of every load
-how likely it meets the SLA: from `SURE` on it does, up to 1 - `SURE` it does not, and neither is probed further. This
-is the psychometric search of Kontsevich and Tyler (Vision Research 39, 1999), after Watson and Pelli (QUEST, 1983).
+how likely it meets the SLA: from `SURE` on it does, up to 1 - `SURE` it does not. Probes go where that is open, the first
+ones low and at most doubling. A level is thus left as soon as its verdict is clear, and every probe counts for all
+loads. This is the psychometric search of Kontsevich and Tyler (Vision Research 39, 1999), after Watson and Pelli (QUEST, 1983).
 Why it may stop at any look: a posterior does not depend on the rule that ended the sampling (Edwards, Lindman and
 Savage, Psychological Review 70, 1963), given its model; `tests/test_search.py` measures the errors on servers that
 are not the model.
@@ -37,13 +38,13 @@ ALIKE = 0.004  # correlation of two requests of one probe: latencies that shift 
 STRAY = 0.02  # probability that a probe says nothing about its load: the machine was busy with something else
 ODD = 0.003  # probability that a load says nothing about the loads around it
 LAPSE = 0.002  # share beyond a limit for reasons that no load explains
+AT_PLACE = float(special.ndtri((SHARE - LAPSE) / (1 - 2 * LAPSE)))
 SLOPES = np.geomspace(1.5, 800.0, 14)  # steepness: growth of latency with load over its spread (logs); 800: a wall
 OUTSIDE = np.array([0.1, 0.3, 1.0])  # places tried beyond the lowest and the highest load, in logs
-SHORT, LONG = 1 / 60, 1 / 20  # of the time: a probe far from the answer, and one near it
-AIMS = (0.25, 0.75)
-FAR = 1.5
-PATIENCE = 3.0
-FEWEST = 2  # requests of every client of a closed probe
+SHORT, LONG = 1 / 60, 1 / 24  # of the time: a probe far from the answer, and one near it
+FAR = 1.5  # ends of a bracket this far apart ask for short probes
+AIMS = (0.25, 0.75)  # probabilities of meeting the SLA at which loads are probed in turn: above and below the answer
+FEWEST, PATIENCE = 2, 3.0  # requests of every client of a closed probe, unless it would take this many times its length
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,16 @@ class Result:
 
 @dataclass(frozen=True)
 class Found:
-    """How a search stands: the largest load probed that meets the SLA, and the next one probed, with its answer.
+    """How a search stands. None where there is no such load.
 
-    None where there is no such load. `seconds`: measuring time spent.
+    low: the largest load that surely meets the SLA, the capacity by upper limits. likely: the largest that does so more
+    likely than not, the best estimate. high, answer: the next load probed, no or undecided. seconds: spent measuring.
     """
 
     low: float | None
+    likely: float | None
     high: float | None
-    answer: str | None  # no | undecided
+    answer: str | None
     reason: str
     seconds: float
 
@@ -106,6 +109,7 @@ class Search:
         outside = np.full(len(OUTSIDE), math.log(2) / len(OUTSIDE))
         self.prior = np.log(np.concatenate([outside, np.diff(logs), outside]))[:, None]
         self.about: dict[float, Floats] = {}  # load -> log likelihood, shape (promises, places, slopes)
+        self.bounded: dict[float, Floats] = {}  # the same, no lower than `ODD` allows
         self.results: list[Result] = []
         self.meets = self._meets()
 
@@ -118,16 +122,15 @@ class Search:
         """Take in what was measured."""
         self.results.append(result)
         if all(n for n, _ in result.counts) or result.failed:
-            z = special.ndtri((SHARE - LAPSE) / (1 - 2 * LAPSE)) + SLOPES * (
-                math.log(result.load) - self.places[:, None]
-            )
-            p = LAPSE + (1 - 2 * LAPSE) * np.asarray(special.ndtr(z))
+            above = math.log(result.load) - self.places[:, None]
+            p = LAPSE + (1 - 2 * LAPSE) * np.asarray(special.ndtr(AT_PLACE + SLOPES * above))
             told = []
             for n, beyond in result.counts:
                 n, q = (n, beyond / n) if n and not result.failed else (max(n, 1), 1.0)
                 distance = special.xlogy(q, q / p) + special.xlogy(1 - q, (1 - q) / (1 - p))
                 told.append(np.logaddexp(-n * distance / (1 + (n - 1) * ALIKE), math.log(STRAY)))
             self.about[result.load] = self.about.get(result.load, 0.0) + np.array(told)
+            self.bounded[result.load] = np.logaddexp(self.about[result.load], math.log(ODD))
             self.meets = self._meets()
 
     def ask(self) -> Probe | None:
@@ -147,8 +150,10 @@ class Search:
         low = self._bracket()[0]
         above = [i for i in np.flatnonzero(self._probed()) if i > low]
         high = above[0] if above else None
+        likely = np.flatnonzero(self.meets > 0.5)
         return Found(
             low=float(self.loads[low]) if low >= 0 else None,
+            likely=float(self.loads[likely[-1]]) if low >= 0 else None,
             high=None if high is None else float(self.loads[high]),
             answer=None if high is None else "no" if self.meets[high] <= 1 - SURE else "undecided",
             reason=self._answered() or "its time was spent",
@@ -164,7 +169,7 @@ class Search:
         """Probability that each load meets the SLA: all its promises."""
         meets = np.ones(len(self.loads))
         for promise in range(self.promises):
-            log = self.prior + sum(np.logaddexp(x[promise], math.log(ODD)) for x in self.about.values())
+            log = self.prior + sum(x[promise] for x in self.bounded.values())
             weight = np.exp(log - log.max()).sum(axis=1)
             meets *= 1 - np.cumsum(weight / weight.sum())[len(OUTSIDE) - 1 : -len(OUTSIDE)]
         return meets
@@ -208,5 +213,5 @@ class Search:
         aim = AIMS[len(self.results) % 2]
         within = np.flatnonzero(self.loads <= top)
         place = within[np.argmin(np.abs(self.meets[within] - aim))]
-        far = self.loads[min(high, len(self.loads) - 1)] > FAR * self.loads[max(low, 0)]
+        far = high - low > 2 and self.loads[min(high, len(self.loads) - 1)] > FAR * self.loads[max(low, 0)]
         return float(self.loads[place]), SHORT if far else LONG
