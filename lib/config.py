@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from lib import loads, paths
 from lib.errors import ConfigError
 from lib.loads import Level as Level
+from lib.loads import Search as Search
 from lib.loads import Strict as Strict
 
 Depth = Literal["default", "full"]
@@ -106,24 +107,6 @@ class Workload(Strict):
         """The most tokens, input and output, that a request of this workload can have."""
         questions = self.question_tokens.longest if self.question_tokens else 0
         return self.input_tokens.longest + (self.turns or 1) * (questions + self.output_tokens.longest)
-
-
-class Search(Strict):
-    """A search, after a launch's levels, for the largest load that meets the SLA."""
-
-    kind: Literal["closed", "poisson"]
-    workload: str
-    lowest: float = Field(gt=0)  # requests at once, or per second
-    highest: float = Field(gt=0)
-    at_most_seconds: float = Field(gt=0)  # of measuring, per launch
-
-    @model_validator(mode="after")
-    def _range(self) -> "Search":
-        if self.highest <= self.lowest:
-            raise ValueError(f"a search from {self.lowest:g} to {self.highest:g} has nowhere to go")
-        if self.kind == "closed" and (self.lowest % 1 or self.highest % 1):
-            raise ValueError("a closed search needs whole numbers for `lowest` and `highest`")
-        return self
 
 
 class Statistics(Strict):

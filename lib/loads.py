@@ -110,6 +110,24 @@ class Level(Strict):
         return "closed-think" if self.think_seconds else "closed-burst" if self.start == "burst" else "closed"
 
 
+class Search(Strict):
+    """A search, after a launch's levels, for the largest load that meets the SLA."""
+
+    kind: Literal["closed", "poisson"]
+    workload: str
+    lowest: float = Field(gt=0)  # requests at once, or per second
+    highest: float = Field(gt=0)
+    at_most_seconds: float = Field(gt=0)  # of measuring, per launch
+
+    @model_validator(mode="after")
+    def _range(self) -> "Search":
+        if self.highest <= self.lowest:
+            raise ValueError(f"a search from {self.lowest:g} to {self.highest:g} has nowhere to go")
+        if self.kind == "closed" and (self.lowest % 1 or self.highest % 1):
+            raise ValueError("a closed search needs whole numbers for `lowest` and `highest`")
+        return self
+
+
 ALL_KEYS = {key for needs, may in KEYS.values() for key in needs + may}
 
 

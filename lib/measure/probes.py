@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from lib import config, metrics, records
+from lib import config, loads, metrics, records
 from lib.config import Level, Study
 from lib.measure import takings
 from lib.measure.search import Probe, Result, Search
@@ -39,14 +39,12 @@ class Hunt:
         """Rebuild the search from what is on disk."""
         assert study.search is not None
         self.study, self.wanted, self.partial = study, study.search, partial
-        self.search = Search(
-            self.wanted.kind, self.wanted.lowest, self.wanted.highest, self.wanted.at_most_seconds
-        )
+        self.search = Search(self.wanted.kind, self.wanted.lowest, self.wanted.highest, self.wanted.at_most_seconds)
         self.ended = ""
         self.path: list[dict[str, Any]] = []
         for run in range(study.statistics.runs):
             for taking in takings.order(study, run):
-                if taking.level.kind == self.wanted.kind and takings.done(partial, taking):
+                if taking.level.family == self.wanted.kind and takings.done(partial, taking):
                     self.search.tell(result(study, partial, taking))
         self.probes = listed(partial)
         for taking in self.probes:
@@ -137,7 +135,7 @@ def result(study: config.Study, partial: Path, taking: Taking, took_s: float = 0
     """What a finished taking says about its load: requests within the steady window against both promises."""
     c = records.columns(pq.read_table(takings.rows_path(partial, taking)))
     level, sla = taking.level, study.sla
-    rows = metrics.counted(c, level.concurrency, metrics.steady_window(c, level.concurrency))
+    rows = metrics.counted(c, level.kind in loads.OPEN, metrics.steady_window(c, level.concurrency))
     first = metrics.ttft_s if level.kind == "closed" else metrics.ttft_due_s
     counts = []
     for metric, limit_ms in ((first, sla.ttft_p95_ms), (metrics.tpot_s, sla.tpot_p95_ms)):
