@@ -258,7 +258,7 @@ def test_other_load_tools_reach_the_page(made):
     }  # fmt: skip
     said = words(page(made, lambda f: f.update(crosscheck=found)))
     assert "1 of 2 numbers agree with this client's, and 1 difference stays unexplained." in said
-    assert "AIPerf is absent: it could not be installed" in said and "7.5 (measured)" in said
+    assert "AIPerf is absent: it could not be installed" in said and "7.50 (measured)" in said
     alone = words(page(made))
     assert "was not held against other load tools on this computer: they were not compared; make crosscheck" in alone
 

@@ -115,9 +115,9 @@ def told(outcomes):
     likely = [off(server, one.likely) for _, server, one, _ in found]
     share = [s for *_, s in found]
     print(
-        f"{kind}: of {len(found)} servers the limit is right for {limit.count(0)}, above for {limit.count(1)}; the best "
-        f"estimate right for {likely.count(0)}, above for {likely.count(1)}; measuring time {np.mean(share):.1%} of the "
-        f"grid's in the mean, {max(share):.1%} at most",
+        f"{kind}: of {len(found)} servers the limit is right for {limit.count(0)}, above for {limit.count(1)}; the "
+        f"best estimate right for {likely.count(0)}, above for {likely.count(1)}; measuring time "
+        f"{np.mean(share):.1%} of the grid's in the mean, {max(share):.1%} at most",
         *(f"\n  {seed}: {server.truth:.4g}, {one}" for seed, server, one, _ in found if off(server, one.low)),
     )
     return [x / len(found) for x in (limit.count(0), limit.count(1), likely.count(0))], share

@@ -20,7 +20,7 @@ import numpy as np
 from lib import config, environments, paths, records
 from lib.engines import build, cores, registry
 from lib.errors import EngineError, StudyError, tell
-from lib.measure import calibrate, groundtruth, provenance, schedule, session, workload
+from lib.measure import calibrate, calibrate_study, groundtruth, provenance, schedule, session, workload
 from lib.measure.calibrate import Load
 from lib.measure.peers import aiperf, ours, vllm_bench
 from lib.measure.peers.target import Run, Target
@@ -29,7 +29,7 @@ PROFILE, LAUNCH = "cpu", "vllm-fp32"  # the 16-bit weights of every launch, at t
 REQUESTS, CONCURRENCY, OUTPUT_TOKENS = 32, 2, 16
 WARM_UP = 4  # requests
 # A load that no tool should feel, and the article's: 128 streams of 30 tokens/s.
-LOADS = (Load("small", streams=2, tokens_per_s=20.0, output_tokens=16, answers=10), calibrate.SCENARIOS[1])
+LOADS = (Load("small", streams=2, tokens_per_s=20.0, output_tokens=16, answers=10), calibrate_study.SCENARIOS[1])
 TOOLS: tuple[ModuleType, ...] = (ours, vllm_bench, aiperf)
 ORDER: tuple[ModuleType, ...] = (*TOOLS, ours)
 FILE = "crosscheck.json"

@@ -6,8 +6,8 @@ give the same proposals, so a search that was interrupted is rebuilt from what l
 Method. A p95 meets its limit where at most 5 % of requests lie beyond it. The share beyond grows with the load as
 a normal distribution function of log load, with an unknown place (where it crosses 5 %: the capacity) and an unknown
 steepness, one such curve per promise. The posterior over a grid of both, from all probes so far, says of every load
-how likely it meets the SLA: from `SURE` on it does, up to 1 - `SURE` it does not. Probes go where that is open, the first
-low and at most doubling, so a load is left as soon as its verdict is clear and every probe counts for all loads. This
+how likely it meets the SLA: from `SURE` on it does, up to 1 - `SURE` it does not. Probes go where that is open, the
+first low and at most doubling, so a load is left as soon as its verdict is clear and every probe counts for all. This
 is the psychometric search of Kontsevich and Tyler (Vision Research 39, 1999), after Watson and Pelli (QUEST, 1983).
 Why it may stop at any look: a posterior does not depend on the rule that ended the sampling (Edwards, Lindman and
 Savage, Psychological Review 70, 1963), given its model; `tests/test_search.py` measures the errors on servers that
