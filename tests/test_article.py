@@ -339,6 +339,7 @@ def test_a_search_is_told_with_its_bracket(made):
         said = {"mark": "measured", "low": None, "high": None, "n": None, "reason": "why", "source": "records/x"}
         f["launches"]["llamacpp-q4_0"]["search"] = {
             "capacity": {**said, "value": value, "unit": "requests"},
+            "likely": {**said, "value": 6.0, "unit": "requests"},
             "next": {**said, "value": 7.0, "unit": "requests"},
             "probes": {**said, "value": 9, "unit": "probes"},
             "seconds": {**said, "value": 70.0, "unit": "s"},
@@ -347,7 +348,7 @@ def test_a_search_is_told_with_its_bracket(made):
         }
 
     told = re.sub(r" ?[^\w ]* \(measured\)", "", words(page(made, hunted)))
-    assert "A search for the capacity of llama.cpp q4_0 found 6 requests within the promise;" in told
+    assert "A search for the capacity of llama.cpp q4_0 found 6 requests within the promise (best estimate: 6" in told
     assert "the next load it probed, 7 requests, is not. It took 9 probes in 70 s and ended because its ends" in told
     none = words(page(made, lambda f: hunted(f, None)))
     assert "found no load that is shown to keep the promise" in none

@@ -116,8 +116,8 @@ def told(outcomes):
     share = [s for *_, s in found]
     print(
         f"{kind}: of {len(found)} servers the limit is right for {limit.count(0)}, above for {limit.count(1)}; the "
-        f"best estimate right for {likely.count(0)}, above for {likely.count(1)}; measuring time "
-        f"{np.mean(share):.1%} of the grid's in the mean, {max(share):.1%} at most",
+        f"best estimate right for {likely.count(0)}, above for {likely.count(1)}; measuring time {np.mean(share):.1%} "
+        f"of the grid's in the mean, {max(share):.1%} at most",
         *(f"\n  {seed}: {server.truth:.4g}, {one}" for seed, server, one, _ in found if off(server, one.low)),
     )
     return [x / len(found) for x in (limit.count(0), limit.count(1), likely.count(0))], share

@@ -280,8 +280,8 @@ def test_a_value_somewhat_beyond_a_probed_bound_is_flagged_only(small):
 
 def test_a_search_decides_the_capacity_and_adds_its_levels(tmp_path):
     said = {
-        "kind": "closed", "workload": "news", "capacity": 2.0, "next": 8.0, "next_answer": "no", "seconds": 70.0,
-        "reason": "its ends are neighbours", "path": [{"level": "closed-8"}, {"level": "closed-2"}],
+        "kind": "closed", "workload": "news", "capacity": 2.0, "likely": 3.0, "next": 8.0, "next_answer": "no",
+        "seconds": 70.0, "reason": "its ends are neighbours", "path": [{"level": "closed-8"}, {"level": "closed-2"}],
     }  # fmt: skip
     taken, planned = (synthetic.study(levels=of, seconds=3.0, repeats=1) for of in ((1, 2, 4, 8), (1, 4)))
     synthetic.write_study(tmp_path / "records", taken, (synthetic.Server(extra={"search": said}),))

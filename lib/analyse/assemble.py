@@ -200,6 +200,7 @@ def search_facts(one: Measured, mark: str) -> dict[str, Any] | None:
     unit, source = "requests" if said["kind"] == "closed" else "requests/s", one.source
     return {
         "capacity": number(said["capacity"], unit, mark, source, reason=said["reason"]),
+        "likely": number(said["likely"], unit, mark, source, reason=said["reason"]),
         "next": number(said["next"], unit, mark, source, reason=said["reason"]),
         "next_answer": said["next_answer"],
         "reason": said["reason"],
