@@ -239,7 +239,7 @@ def test_a_search_finds_the_capacity_and_goes_on_where_it_was_killed(root):
     assert done.returncode == 0, done.stderr
     table, meta = record("good").table, record("good").meta
     found = meta["search"]
-    assert found["capacity"] == 4 and found["next"] == 5 and found["next_answer"] == "no", found
+    assert found["capacity"] == 4 and found["next"] in (5, 6) and found["next_answer"] == "no", found
     assert found["seconds"] <= 30 and meta["incomplete"] is None
     # What was finished before is in the record as it was, and first on the path.
     kept = [(p["level"], p["repeat"]) for p in found["path"]]
