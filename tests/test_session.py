@@ -172,7 +172,7 @@ OVERLOADED = mini_study.STUDY.replace("drain_seconds: 10", "drain_seconds: 0.6")
 
 
 def test_an_overload_is_measured_once_and_shown(root):
-    """Twelve requests a second for a server that answers about nine, and 0.6 s to drain: some are never answered."""
+    """24 requests a second for a server that answers about nine, and 0.6 s to drain: some are never answered."""
     levels = "levels:\n  - {kind: constant, rate_rps: 24, workload: news, seconds: 0.6}\n"
     before, after = OVERLOADED.split("levels:\n")
     study = before + levels + after[after.index("statistics:") :]
