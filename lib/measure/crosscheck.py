@@ -24,6 +24,7 @@ from lib.measure import calibrate, calibrate_study, groundtruth, provenance, sch
 from lib.measure.calibrate import Load
 from lib.measure.peers import aiperf, ours, vllm_bench
 from lib.measure.peers.target import Run, Target
+from lib.progress import Progress
 
 PROFILE, LAUNCH = "cpu", "vllm-fp32"  # the 16-bit weights of every launch, at the precision that every CPU computes
 REQUESTS, CONCURRENCY, OUTPUT_TOKENS = 32, 2, 16
@@ -80,7 +81,7 @@ def live(study: config.Study, launch: config.Launch, absent: dict[str, str]) -> 
     log = paths.RECORDS / "crosscheck.server.log"
     log.unlink(missing_ok=True)
     engine = registry.engine(launch.engine)
-    with engine.start(launch, log=log, progress=lambda stage: print(f"crosscheck: {stage}", flush=True)) as server:
+    with Progress("crosscheck") as progress, engine.start(launch, log, lambda text: progress.at(0.0, text)) as server:
 
         def target(role: str, count: int) -> Target:
             made = workload.prompts(
