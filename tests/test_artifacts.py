@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lib import environments, paths
-from lib.engines import build
+from lib.engines import build, prepare
 from lib.errors import ConfigError, EngineError
 
 NAME, CHILD = "smollm2-135m-bf16", "smollm2-135m-int8"
@@ -110,7 +110,7 @@ def test_a_profile_needs_its_tokenizer_first_and_sources_before_what_they_make()
 
 def test_build_all_tells_what_failed_and_goes_on(recipes, capsys):
     (recipes / build.recipe("smollm2-135m-gguf-q8_0").script).write_text("raise SystemExit('broken')")
-    outcome = {m["artifact"]: m for m in build.build_all("smoke")}
+    outcome = {m["artifact"]: m for m in prepare.build_all("smoke")}
     assert "broken" in outcome["smollm2-135m-gguf-q8_0"]["failed"]
     assert json.dumps(outcome[NAME]["files"])
 
@@ -129,4 +129,4 @@ def test_two_are_built_at_once(recipes):
     assert build.needed("smoke") == [NAME, "smollm2-135m-gguf-q8_0"]
     for name in build.needed("smoke"):
         (recipes / build.recipe(name).script).write_text(WAITS_FOR_THE_OTHER + RECIPE)
-    assert [m["artifact"] for m in build.build_all("smoke")] == build.needed("smoke")
+    assert [m["artifact"] for m in prepare.build_all("smoke")] == build.needed("smoke")

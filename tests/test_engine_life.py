@@ -16,8 +16,9 @@ import pytest
 from lib import paths
 from lib.config import Launch, Strict
 from lib.engines import base, build, computer, process, talk
-from lib.engines.base import Engine, Precision, claim
+from lib.engines.base import Engine
 from lib.engines.process import Process
+from lib.engines.proof import Precision, claim
 from lib.errors import ConfigError, EngineError
 
 STAND_IN = Path(__file__).with_name("stand_in_server.py")

@@ -5,7 +5,6 @@ Refuses a server that is not provably what the config says: every claim has the 
 an unknown is as good as a mismatch. Rule: ready means one streamed completion of more than one token, not an open port.
 """
 
-import re
 import secrets
 import shutil
 import time
@@ -19,6 +18,7 @@ from lib import config, environments, paths
 from lib.config import Launch, Strict
 from lib.engines import build, computer, cores, talk
 from lib.engines.process import Process, free_port
+from lib.engines.proof import Precision, claim
 from lib.errors import ConfigError, EngineError
 
 Tell = Callable[[str], None]        # receives the stage under way
@@ -28,40 +28,19 @@ COMMON_METRICS = ("running", "waiting", "kv_cache_usage", "preemptions_total", "
 READY_PROMPT = "The central bank left its key rate unchanged, and the market"
 READY_TOKENS = 4
 LOOK_S = 0.5                        # between two looks at a server that is loading
-UNKNOWN = "unknown"
-
-
-def claim(what: str, expected: object, found: object, source: str) -> dict[str, Any]:
-    """One row of proof: a property, what the config says, what was found, and where. Unknown is never right."""
-    known = found is not None
-    # Where the project lies on this computer is nobody's business: paths are told from its root.
-    wanted, seen = (str(value).removeprefix(f"{paths.ROOT}/") for value in (expected, found if known else UNKNOWN))
-    return {"what": what, "expected": wanted, "found": seen, "source": source, "ok": known and seen == wanted}
-
-
-def first(pattern: str, text: str) -> str | None:
-    """Return the first group of the first match; None if there is none, which `claim` takes as unknown."""
-    found = re.search(pattern, text)
-    return found[1] if found else None
-
-
-@dataclass(frozen=True)
-class Precision:
-    """What a precision means for one engine: what the artifact must hold, and the CPU flags its kernels need."""
-
-    stores: str                         # the manifest's `format`
-    flags: tuple[str, ...]              # as /proc/cpuinfo spells them
-    why: str = ""                       # why those flags, for the refusal
 
 
 class Engine:
     """How to check, start and speak to one engine. Subclasses fill in the class attributes and the methods below."""
 
     name: ClassVar[str]
-    title: ClassVar[str]
+    title: str
     wire: ClassVar[str]                             # a wire format of lib.measure.formats
+    health: ClassVar[str] = "/health"               # answers 200 when it may be asked for a completion
+    metrics_path: ClassVar[str] = "/metrics"
+    keyed: ClassVar[bool] = True                    # whether it refuses requests without the key
     keeps_connections: ClassVar[bool] = True        # whether a connection may carry a second request
-    environment: ClassVar[str]                      # the locked environment it runs in
+    environment: str                                # the locked environment it runs in
     settings: ClassVar[type[Strict]]
     precisions: ClassVar[Mapping[str, Precision]]
     metrics: ClassVar[Mapping[str, tuple[str, ...]]]        # common name -> names in /metrics, summed
@@ -70,6 +49,10 @@ class Engine:
     def command(self, launch: Launch, port: int) -> list[str]:
         """Argument list of the server; holds no secret."""
         raise NotImplementedError
+
+    def runs(self, launch: Launch, port: int) -> list[str]:
+        """Argument list as this computer starts it: the server's own, in a container where the launch names one."""
+        return self.command(launch, port)
 
     def variables(self, launch: Launch, key: str) -> dict[str, str]:
         """Environment variables of the server, the key among them."""
@@ -119,13 +102,20 @@ class Engine:
                               f"{launch.precision} serves {wanted}. Artifacts: {', '.join(build.holding(wanted))}.")
         self.own(launch)
 
-    def unavailable(self, launch: Launch) -> str | None:
-        """Why this computer cannot run the launch, as a sentence; None if nothing speaks against it."""
+    def absent(self, launch: Launch) -> str | None:
+        """Why this computer can never run the launch, as a sentence; None if it can."""
         precision = self.precisions[launch.precision]
         reason = computer.lacks(precision.flags)
         if reason:
             why = f" ({precision.why})" if precision.why else ""
             return f"{self.title} at {launch.precision} cannot run here: {reason}{why}."
+        return None
+
+    def unavailable(self, launch: Launch) -> str | None:
+        """Why this computer cannot run the launch now, as a sentence; None if nothing speaks against it."""
+        reason = self.absent(launch)
+        if reason:
+            return reason
         needed = self.memory_bytes(launch) + 2 * build.recipe(launch.artifact).bytes
         free = computer.free_memory_bytes()
         if free < needed:
@@ -136,6 +126,37 @@ class Engine:
             return (f"{self.title} needs about {disk:g} GB of disk for its environment and {room:.1f} GB is free. "
                     "Free some space.")
         return None
+
+    def prepare(self, launch: Launch, progress: Tell) -> None:
+        """Make what the server needs beyond its artifact, unless that has been done.
+
+        Raises
+        ------
+        StudyError : it cannot be made.
+        """
+        environments.ensure(launch.environment)
+
+    def verify(self, launch: Launch) -> dict[str, Any]:
+        """Return the manifest of what the server will serve, with the hashes as found.
+
+        Raises
+        ------
+        EngineError : not built, or damaged.
+        """
+        return build.verify(launch.artifact)
+
+    def complete(self, server: "Server", body: dict[str, Any], path: str, limit_s: float) -> dict[str, Any]:
+        """Stream one completion to its end, as `talk.completion` does.
+
+        Raises
+        ------
+        OSError : as for `talk.completion`.
+        """
+        return talk.completion(server.port, path, server.key, body, limit_s)
+
+    def metrics_port(self, port: int) -> int:
+        """Port of the server's metrics."""
+        return port
 
     @contextmanager
     def start(self, launch: Launch, log: Path, progress: Tell) -> Iterator["Server"]:
@@ -153,10 +174,10 @@ class Engine:
             config says.
         """
         progress("checking the weights on disk")
-        artifact = build.verify(launch.artifact)
+        artifact = self.verify(launch)
         port, key = free_port(), secrets.token_urlsafe(24)
         began = time.monotonic()
-        with Process(self.command(launch, port), self.variables(launch, key), log, cores.share()[0]) as process:
+        with Process(self.runs(launch, port), self.variables(launch, key), log, cores.share()[0]) as process:
             server = Server(self, launch, process, port, key, artifact)
             server.await_ready(began, progress)
             progress("proving what runs")
@@ -221,12 +242,14 @@ class Server:
         ------
         OSError : the server does not answer.
         """
-        status, text = talk.ask(self.port, "GET", "/metrics", self.key, limit_s=5.0)
+        path, port = self.engine.metrics_path, self.engine.metrics_port(self.port)
+        status, text = talk.ask(port, "GET", path, self.key, limit_s=5.0)
         if status != 200:
-            raise OSError(f"/metrics answered {status}")
+            raise OSError(f"{path} answered {status}")
         values = talk.prometheus(text)
-        return {name: sum(values[n] for n in names) for name, names in self.engine.metrics.items()
-                if all(n in values for n in names)}
+        found = {name: [talk.value(values, n) for n in names] for name, names in self.engine.metrics.items()}
+        known = {name: [v for v in said if v is not None] for name, said in found.items()}
+        return {name: sum(said) for name, said in known.items() if len(said) == len(found[name])}
 
     def await_ready(self, began: float, progress: Tell) -> None:
         """Wait until one streamed completion of more than one token has come.
@@ -246,10 +269,10 @@ class Server:
                 )
             progress(f"starting {self.model}, at most {limit:g} s")
             try:
-                status, _ = talk.ask(self.port, "GET", "/health", self.key, limit_s=2.0)
+                status, _ = talk.ask(self.port, "GET", self.engine.health, self.key, limit_s=2.0)
                 if status == 200:
                     path, body = self.body(READY_PROMPT, READY_TOKENS)
-                    answer = talk.completion(self.port, path, self.key, body, min(left, 60.0))
+                    answer = self.engine.complete(self, body, path, min(left, 60.0))
                     if answer["usage"]["completion_tokens"] == READY_TOKENS:
                         break
                     said = f"asked for {READY_TOKENS} tokens it gave {answer['usage']['completion_tokens']}"
@@ -272,13 +295,17 @@ class Server:
         try:
             self.version = self.engine.version(self)
             path, body = self.body(READY_PROMPT, 1)
-            unkeyed, _ = talk.ask(self.port, "POST", path, None, body, limit_s=60.0)
+            if self.engine.keyed:
+                unkeyed, _ = talk.ask(self.port, "POST", path, None, body, limit_s=60.0)
+                closed = claim("status without the key", 401, unkeyed, f"POST {path}")
+            else:
+                closed = claim("listens at", "127.0.0.1", computer.listens_at(self.port), "/proc/net/tcp")
             rows = self.engine.claims(self)
         except (OSError, KeyError, TypeError, IndexError) as error:
             raise EngineError(f"{self.launch.name}: what runs could not be established ({error!r}). The log is "
                               f"{self.process.log}.") from error
-        rows.append(claim("status without the key", 401, unkeyed, f"POST {path}"))
-        rows += [claim(f"sha256 of {f['path']}", f["sha256"], f["found"], "file on disk, hashed before the start")
+        rows.append(closed)
+        rows += [claim(f"sha256 of {f['path']}", f["sha256"], f["found"], f["checked"])
                  for f in self.artifact["files"]]
         self._proof = rows
         wrong = [row for row in rows if not row["ok"]]

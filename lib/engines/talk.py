@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? (\S+)")
+SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})? (\S+)")
 
 
 def ask(
@@ -79,15 +79,35 @@ def completion(port: int, path: str, key: str, body: dict[str, Any], limit_s: fl
     return {"events": len(chunks), "usage": usages[-1], "text": "".join(words)}
 
 
-def prometheus(text: str) -> dict[str, float]:
-    r"""Read the values of a Prometheus exposition by name, summed over labels.
+def prometheus(text: str) -> dict[str, list[tuple[str, float]]]:
+    r"""Read a Prometheus exposition: of every name its samples, as pairs of labels and value.
 
-    >>> prometheus('# TYPE a gauge\na{engine="0"} 1\na{engine="1"} 2.5\nb 3')
-    {'a': 3.5, 'b': 3.0}
+    >>> prometheus('# TYPE a gauge\na{engine="0"} 1\nb 3')
+    {'a': [('engine="0"', 1.0)], 'b': [('', 3.0)]}
     """
-    values: dict[str, float] = {}
+    values: dict[str, list[tuple[str, float]]] = {}
     for line in text.splitlines():
         sample = SAMPLE.match(line)
         if sample:
-            values[sample[1]] = values.get(sample[1], 0.0) + float(sample[2])
+            values.setdefault(sample[1], []).append((sample[2] or "", float(sample[3])))
     return values
+
+
+def value(values: dict[str, list[tuple[str, float]]], wanted: str) -> float | None:
+    """Return the sum of a metric over its samples, `mean NAME` their mean, `A / B` a ratio of two; with a label only
+    those that carry it. None where one is missing, or the ratio's lower part is 0.
+
+    >>> samples = {"a": [('engine="0",kind="x"', 1.0), ('engine="1",kind="y"', 2.5)]}
+    >>> value(samples, "a"), value(samples, "mean a"), value(samples, 'a{kind="y"}'), value(samples, "b")
+    (3.5, 1.75, 2.5, None)
+    >>> value(samples, 'a{kind="x"} / a{kind="y"}')
+    0.4
+    """
+    if " / " in wanted:
+        upper, lower = (value(values, part) for part in wanted.split(" / "))
+        return upper / lower if upper is not None and lower else None
+    name, _, label = wanted.removeprefix("mean ").removesuffix("}").partition("{")
+    found = [number for labels, number in values.get(name, ()) if not label or label in labels.split(",")]
+    if not found:
+        return None
+    return sum(found) / (len(found) if wanted.startswith("mean ") else 1)

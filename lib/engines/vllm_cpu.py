@@ -12,8 +12,9 @@ from pydantic import Field
 from lib import environments, paths
 from lib.config import Launch, Strict
 from lib.engines import cores, talk
-from lib.engines.base import Engine, Precision, Server, claim, first
+from lib.engines.base import Engine, Server
 from lib.engines.process import OWN_PYTHON
+from lib.engines.proof import Precision, claim, first
 
 Dtype = Literal["bfloat16", "float32"]
 GIB = 1 << 30

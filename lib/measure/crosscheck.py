@@ -80,7 +80,7 @@ def live(study: config.Study, launch: config.Launch, absent: dict[str, str]) -> 
     tokenizer = workload.load_tokenizer(paths.ARTIFACTS / study.model.tokenizer / "tokenizer.json")
     log = paths.RECORDS / "crosscheck.server.log"
     log.unlink(missing_ok=True)
-    engine = registry.engine(launch.engine)
+    engine = registry.of(launch)
     with Progress("crosscheck") as progress, engine.start(launch, log, lambda text: progress.at(0.0, text)) as server:
 
         def target(role: str, count: int) -> Target:

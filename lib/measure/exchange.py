@@ -5,7 +5,7 @@ was killed gives what it had committed. Refused: a journal that is none (RecordE
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,8 @@ class Exchange:
         # Made on the way: a view kept per event would be a million objects for the garbage collector to walk.
         return zip(self.stamps.tolist(), map(self.reader.payload, self.places), strict=True)
 
-    def answer(self, wire: str, keep_text: bool = False) -> Answer:
-        """Decode the answer in the given wire format (a key of formats.FORMATS)."""
+    def answer(self, wire: str, keep_text: bool = False, count: Callable[[str], int] | None = None) -> Answer:
+        """Decode the answer in the given wire format (a key of formats.FORMATS); `count` as for `wire.decode`."""
         closed = self.cause == "eof"
         response = unframe(self.reads(), closed)
         return decode(
@@ -62,6 +62,7 @@ class Exchange:
             transport=CLOSED.get(self.cause, self.cause),
             planned=self.request.planned_output_tokens,
             keep_text=keep_text,
+            count=count,
         )
 
 
@@ -159,7 +160,7 @@ def exchange_row(exchange: Exchange, answer: Answer) -> dict[str, Any]:
         "bytes": exchange.size,
         "input_tokens": answer.input_tokens,
         "output_tokens": answer.output_tokens,
-        "output_tokens_source": "server" if answer.output_tokens is not None else None,
+        "output_tokens_source": answer.counted_by,
         "status": answer.status,
         "cause": answer.cause or None,
         "http_status": answer.http_status,
@@ -170,7 +171,9 @@ def exchange_row(exchange: Exchange, answer: Answer) -> dict[str, Any]:
     }
 
 
-def rows(plans: Iterable[Plan], wire: str) -> Iterator[dict[str, Any]]:
-    """Rows of one level, over all its workers, in order of index."""
+def rows(
+    plans: Iterable[Plan], wire: str, count: Callable[[str], int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows of one level, over all its workers, in order of index; `count` as for `wire.decode`."""
     for exchange in merge(plans)[0]:
-        yield exchange_row(exchange, exchange.answer(wire))
+        yield exchange_row(exchange, exchange.answer(wire, count=count))

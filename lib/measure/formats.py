@@ -28,6 +28,7 @@ class Tally:
     finish: str | None = None
     usage: dict[str, Any] | None = None
     last_chunk_usage: bool = False
+    responses: int = 0  # chunks that stand for a token each, also where their text is empty; where a format has them
 
 
 def completions(chunk: dict[str, Any], tally: Tally) -> bool:
@@ -90,6 +91,7 @@ def llama_cpp(chunk: dict[str, Any], tally: Tally) -> bool:
 def triton(chunk: dict[str, Any], tally: Tally) -> bool:
     """Fold one generate_stream response with delta text; True when it carries output."""
     text = chunk.get("text_output")
+    tally.responses += text is not None
     if text:
         tally.text.append(text)
         tally.visible = True
@@ -100,6 +102,7 @@ def triton(chunk: dict[str, Any], tally: Tally) -> bool:
 def triton_accumulated(chunk: dict[str, Any], tally: Tally) -> bool:
     """Fold one generate_stream response that repeats the text so far; True when the text changed."""
     text = chunk.get("text_output")
+    tally.responses += text is not None
     if text and text != "".join(tally.text):
         tally.text[:] = [text]
         tally.visible = True
@@ -109,10 +112,13 @@ def triton_accumulated(chunk: dict[str, Any], tally: Tally) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How to read one wire format: its fold, and which evidence (finish, done, usage, close) ends a stream."""
+    """How to read one wire format: its fold, which evidence (finish, done, usage, close) ends a stream, and whether the
+    server counts tokens.
+    """
 
     fold: Callable[[dict[str, Any], Tally], bool]
     ends: frozenset[str]
+    counts: bool = True
 
 
 FINISH = frozenset({"finish"})
@@ -120,9 +126,9 @@ FORMATS = {
     "openai-completions": Format(completions, FINISH),
     "openai-chat": Format(chat, FINISH),
     "llama-cpp": Format(llama_cpp, FINISH),
-    "triton-generate-stream": Format(triton, frozenset({"close"})),
-    "triton-generate-stream-accumulated": Format(triton_accumulated, frozenset({"close"})),
-    "tensorrt-llm-0.12-completions": Format(completions, frozenset({"finish", "done"})),
+    "triton-generate-stream": Format(triton, frozenset({"close"}), counts=False),
+    "triton-generate-stream-accumulated": Format(triton_accumulated, frozenset({"close"}), counts=False),
+    "tensorrt-llm-0.12-completions": Format(completions, frozenset({"finish", "done"}), counts=False),
     "tensorrt-llm-0.12-chat": Format(chat, frozenset({"finish", "usage"})),
     "trtllm-serve-completions": Format(completions, FINISH),
     "trtllm-serve-chat": Format(chat, FINISH),

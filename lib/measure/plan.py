@@ -6,9 +6,9 @@ python -m lib.measure.plan cpu full
 import sys
 
 from lib import config, paths
-from lib.engines import build, registry
+from lib.engines import build, prepare, registry
 from lib.errors import tell
-from lib.measure import serve, takings
+from lib.measure import costs, nodeplan, takings
 from lib.measure.session import already_taken
 from lib.progress import clock
 
@@ -47,14 +47,11 @@ def lines(profile: str, depth: str) -> list[str]:
         )
     out += ["", "  launch                    precision   environment   measuring      starts    state"]
     total = 0.0
-    for name in config.launch_names(profile):
+    for name in config.run_order(study):
         launch = config.load_launch(profile, name)
-        engine = registry.engine(launch.engine)
+        engine = registry.of(launch)
         engine.check(launch)
-        measuring = sum(
-            serve.expected_seconds(study, t) for r in range(statistics.runs) for t in takings.order(study, r)
-        ) + (study.search.at_most_seconds if study.search else 0.0)
-        starting = statistics.runs * launch.start_seconds / 3
+        measuring, starting = costs.measuring_s(study), costs.starting_s(study, launch)
         taken = already_taken(paths.record(study.name, name), config.config_hash(study, launch))
         absent = engine.unavailable(launch)
         state = "taken already" if taken else f"cannot run here: {absent}" if absent else "to be taken"
@@ -64,13 +61,14 @@ def lines(profile: str, depth: str) -> list[str]:
             f"  {name:25} {launch.precision:11} {launch.environment:13} {clock(measuring):12} "
             f"{clock(starting):>9}    {state}"
         )
-    out += ["", f"  artifacts to build: {', '.join(build.missing(profile)) or 'none'}"]
+    to_build = [name for name in prepare.needed(profile) if name in build.missing(profile)]
+    out += ["", f"  artifacts to build: {', '.join(to_build) or 'none'}"]
     out.append(f"  expected: about {clock(total)} of starting and measuring; installs and builds come on top, once")
     out.append(
         f"  disk: records about {_record_mb(study):.0f} MB; "
         f"journals up to {_journal_mb(study):.0f} MB while a level is taken"
     )
-    return out
+    return out + nodeplan.lines(study)
 
 
 def _record_mb(study: config.Study) -> float:

@@ -53,7 +53,7 @@ def one_run(
     """
     note = {"run": run, "started_utc": provenance.utc(), **provenance.load()}
     spent = 0.0
-    engine = registry.engine(launch.engine)
+    engine = registry.of(launch)
 
     def stage(text: str) -> None:
         progress.at(spent, f"run {run}: {text}")
@@ -110,6 +110,7 @@ class _Session:
     ):
         self.study, self.server, self.tokenizer, self.partial = study, server, tokenizer, partial
         self.begun = time.monotonic()
+        self.count = lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
         self.tick = lambda waited: progress.at(spent + waited, progress.stage)
 
     def warm_up(self, taking: Taking) -> float:
@@ -122,7 +123,7 @@ class _Session:
             self.study, taking, asked, drive.where(self.server), path, statistics.warmup_seconds, warm=True
         )
         drive.client([plan], self.server, tick=self.tick)
-        answers = [(e, e.answer(self.server.wire)) for e in exchange.read(plan)[0]]
+        answers = [(e, e.answer(self.server.wire, count=self.count)) for e in exchange.read(plan)[0]]
         drive.remove(path)
         ended = [e for e, a in answers if a.status == "complete"]
         if not ended:
@@ -163,7 +164,7 @@ class _Session:
         label = {"run": taking.run, "repeat": taking.repeat, "level": taking.level.id}
         rows = [
             {
-                **exchange.exchange_row(e, e.answer(self.server.wire)),
+                **exchange.exchange_row(e, e.answer(self.server.wire, count=self.count)),
                 **label,
                 "phase": "measured" if e.due_ns < issue_end else "cooldown",
                 "prompt_hash": asked.prompts[e.index].hash[:16],
@@ -212,7 +213,7 @@ class _Session:
             plans = drive.begun(path)
             if not plans:
                 return
-            rows = list(exchange.rows(plans, self.server.wire))
+            rows = list(exchange.rows(plans, self.server.wire, self.count))
             label = {"run": taking.run, "repeat": taking.repeat, "level": taking.level.id}
             number = len(list(self.partial.glob(f"{taking.key}.*.interrupted.parquet")))
             kept = self.partial / f"{taking.key}.{number}.interrupted.parquet"

@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lib import config, environments, paths, records
+from lib import config, paths, records
 from lib.config import Launch, Study
-from lib.engines import build, computer, registry
+from lib.engines import prepare, registry
 from lib.errors import EngineError, MeasureError, StudyError
 from lib.measure import hostprobe, probes, provenance, serve, takings
 from lib.progress import Progress
@@ -43,16 +43,16 @@ def take(profile: str, depth: str, name: str) -> dict[str, Any]:
     StudyError : the launch was tried and ended early. Its finished takings are in its record.
     """
     study, launch = config.load_study(profile, depth), config.load_launch(profile, name)
-    engine = registry.engine(launch.engine)
+    engine = registry.of(launch)
     engine.check(launch)
     target = paths.record(study.name, name)
     with alone(target.parent):
         if already_taken(target, config.config_hash(study, launch)):
             return _outcome(study, launch, "measured", None)
         _clear(target, config.config_hash(study, launch))
+        if absent := engine.absent(launch):
+            return _outcome(study, launch, "absent", absent)
         reason = engine.unavailable(launch)
-        if reason and computer.lacks(engine.precisions[launch.precision].flags):
-            return _outcome(study, launch, "absent", reason)
         try:
             if reason:  # memory or disk: the user can help it, so it is told as a failure
                 raise EngineError(reason)
@@ -79,9 +79,7 @@ def _take_missing(study: Study, launch: Launch, target: Path) -> None:
         meta = json.loads(meta_path.read_text()) if meta_path.exists() else _meta(study, launch)
         serve.save(partial, meta)  # whose takings these are is on disk before the first of them
         progress.at(0.0, "making what is missing")
-        for artifact in dict.fromkeys((study.model.tokenizer, launch.artifact)):
-            build.build(artifact)
-        environments.ensure(launch.environment)
+        prepare.launch(study.model.tokenizer, launch, lambda stage: progress.at(0.0, stage))
         for run, missing in enumerate(todo):
             if not missing and not (search_s and run == study.statistics.runs - 1):
                 continue

@@ -2,7 +2,8 @@
 
 Rule: a token event is a stream event that carries visible output (non-empty content, reasoning or tool arguments);
 role-only, empty, ping, finish-only and usage-only events are not. The first token's time is written once. Token counts
-come from the server or stay None: chunks are never counted as tokens.
+come from the server; where its format has none, from the model's tokenizer over the answer's text; else they stay
+None: chunks are never counted as tokens.
 
 An answer is `complete`, `truncated`, `failed`, `empty`, `wrong_length` or, when the client itself cut it at the end of
 a level, `unfinished`; only complete ones may enter latency statistics. Refused: nothing is raised for a bad stream,
@@ -11,6 +12,7 @@ a level, `unfinished`; only complete ones may enter latency statistics. Refused:
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -55,15 +57,23 @@ class Answer:
     hidden_reasoning: bool
     text_hash: str | None
     text: str | None = None
+    counted_by: str | None = None  # server | tokenizer
 
 
 def decode(
-    wire: str, response: Response, *, transport: str = "", planned: int | None = None, keep_text: bool = False
+    wire: str,
+    response: Response,
+    *,
+    transport: str = "",
+    planned: int | None = None,
+    keep_text: bool = False,
+    count: Callable[[str], int] | None = None,
 ) -> Answer:
     """Judge and stamp one answer.
 
     wire: a key of FORMATS. transport: why the client ended the exchange early, '' when it did not (`timeout` makes
-    the answer failed, anything else truncated). planned: output tokens asked for, None when open.
+    the answer failed, anything else truncated). planned: output tokens asked for, None when open. count: tokens of a
+    text by the model's tokenizer, for formats whose server sends no count.
     """
     form = FORMATS[wire]
     fold, tally = form.fold, Tally()
@@ -111,11 +121,16 @@ def decode(
     details = usage.get("completion_tokens_details") or {}
     output, reasoning = usage.get("completion_tokens"), details.get("reasoning_tokens")
     status, cause = _judge(form, response, tally, failure or overlong, transport, len(event_ns), done_ns is not None)
-    if status == "complete" and planned is not None and output is not None and output != planned:
+    text = "".join(tally.text)
+    counted_by = "server" if output is not None else None
+    if output is None and not form.counts and count is not None and text:
+        output, counted_by = count(text), "tokenizer"
+    # A text does not always come back as the tokens it was made of: a response per token is as good a proof.
+    right = output in (None, planned) or (counted_by == "tokenizer" and tally.responses == planned)
+    if status == "complete" and planned is not None and not right:
         status, cause = "wrong_length", f"asked {planned} tokens, got {output}"
     event_tokens, jump = _per_event(running, len(event_ns), output)
     shared = sum(a == b for a, b in pairwise(event_ns))
-    text = "".join(tally.text)
     return Answer(
         status=status,
         cause=cause,
@@ -135,6 +150,7 @@ def decode(
         hidden_reasoning=bool(reasoning) and not tally.reasoning,
         text_hash=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16] if text else None,
         text=text if keep_text else None,
+        counted_by=counted_by,
     )
 
 
