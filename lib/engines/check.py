@@ -1,11 +1,11 @@
 """Check a whole profile before anything runs: the study and every launch, against what their engines can do.
 
-python -m lib.engines.check cpu full
+python -m lib.engines.check cpu full [here]
 """
 
 import sys
 
-from lib import config
+from lib import config, paths
 from lib.engines import registry
 from lib.errors import ConfigError, tell
 
@@ -37,10 +37,32 @@ def check(profile: str, depth: str) -> None:
         raise ConfigError(" ".join(wrong))
 
 
+def check_here(profile: str, depth: str) -> None:
+    """Refuse a profile of which this computer can run nothing, where there is no record to read either.
+
+    Raises
+    ------
+    ConfigError : says what it lacks, and the ways out.
+    """
+    study = config.load_study(profile, depth)
+    if list(paths.record(study.name, "any").parent.glob("*.parquet")):
+        return
+    launches = [config.load_launch(profile, name) for name in config.run_order(study)]
+    reasons = [registry.of(launch).absent(launch) for launch in launches]
+    if launches and all(reasons):
+        raise ConfigError(
+            f"Nothing of profile {profile} can run on this computer, and records/{study.name}/ holds no record. "
+            f"{reasons[0]} `make plan PROFILE={profile}` prints every command and what it would cost; records taken "
+            f"elsewhere go into records/{study.name}/ and are read from there."
+        )
+
+
 def main() -> None:
-    """Command line: profile and depth."""
-    profile, depth = sys.argv[1:3]
+    """Command line: profile, depth, and `here` to be told if this computer can run none of it."""
+    profile, depth, *rest = sys.argv[1:]
     check(profile, depth)
+    if rest == ["here"]:
+        check_here(profile, depth)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Runs in an environment that holds torch, transformers and nvidia-modelopt, such as TensorRT-LLM's image, on GPUs that
 hold the 16-bit model together. Scales come from texts of this study's own, the same for everyone; lm_head stays at
-16 bit. Refused: a model folder without a tokenizer. Written after ModelOpt's documentation; not run where it was written.
+16 bit. Refused: a model folder without a tokenizer. Written after ModelOpt's documentation, and not yet run on a GPU.
 """
 
 import argparse
@@ -26,7 +26,8 @@ VERBS = ("rose", "fell", "was left unchanged", "beat the consensus", "missed exp
          "was approved", "widened", "narrowed", "was suspended", "recovered", "was downgraded")
 TAILS = ("by {n} basis points in the quarter", "to {n} million dollars", "after {n} days of review",
          "against {n} percent a year earlier", "in {n} of the last eight quarters",
-         "on volume of {n} thousand contracts", "while the spread stood at {n} basis points", "as {n} analysts had forecast")
+         "on volume of {n} thousand contracts",
+         "while the spread stood at {n} basis points", "as {n} analysts had forecast")
 
 
 def text(chance: random.Random) -> str:
