@@ -8,7 +8,7 @@ import pytest
 
 from lib import config, paths
 from lib.config import Container, Launch
-from lib.engines import build, containers, flags, gpu, made, registry, talk
+from lib.engines import build, check, containers, flags, gpu, made, prepare, registry, talk
 from lib.engines.base import COMMON_METRICS
 from lib.engines.gpu import GpuEngine
 from lib.engines.made import Step
@@ -136,9 +136,9 @@ def test_triton_steps_quantize_build_and_fill():
     sources, checkpoint, built, _ = found.made(TRITON)
     commands = found.commands(TRITON)
     assert [what for what, _ in commands].count("triton-repository") == 6
-    clone, pin, quantize, build_ = (argv for _, argv in commands[:4])
+    clone, pin, submodule, quantize, build_ = (argv for _, argv in commands[:5])
     assert clone[:2] == ["git", "clone"] and clone[-1] == f"{sources}/backend"
-    assert pin[-1] == "9a78477873574098c32467f0fd8a9d3b4c243d9b"
+    assert pin[-1] == "9a78477873574098c32467f0fd8a9d3b4c243d9b" and submodule[-1] == "tensorrt_llm"
     assert quantize[0] == "docker" and build_[0] == "docker"
     inside = quantize[quantize.index("python3"):]
     assert after(inside, "--qformat") == "fp8" and after(inside, "--kv_cache_dtype") == "fp8"
@@ -350,6 +350,36 @@ def test_triton_readiness_counts_a_response_a_token(monkeypatch):
     monkeypatch.setattr(talk, "ask", lambda *a, **k: (200, 'data: {"error": "engine was built for another GPU"}\n\n'))
     with pytest.raises(OSError, match="broke off: engine was built for another GPU"):
         engine(TRITON).complete(server, {"text_input": "x"}, "/p", 1.0)
+
+
+def test_a_missing_image_is_fetched_before_the_server_starts(artifacts, monkeypatch):
+    monkeypatch.setattr(containers, "present", lambda container: [sys.executable, "-c", "raise SystemExit(1)"])
+    failing = [sys.executable, "-c", "print('no such image'); exit(1)"]
+    monkeypatch.setattr(containers, "pulling", lambda container: failing)
+    with pytest.raises(EngineError, match="fetching its image failed; its last words: no such image"):
+        engine(TRITON).prepare(TRITON, lambda stage: None)
+    monkeypatch.setattr(containers, "present", lambda container: ["/no/such/docker"])
+    with pytest.raises(EngineError, match="runs in docker, which cannot be asked for its images"):
+        engine(TRITON).prepare(TRITON, lambda stage: None)
+
+
+def test_a_computer_that_can_run_nothing_says_so_unless_there_are_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "found", lambda: [])
+    monkeypatch.setattr(paths, "RECORDS", tmp_path)
+    with pytest.raises(ConfigError, match="Nothing of profile h100 can run.*has no NVIDIA GPU.*make plan"):
+        check.check_here("h100", "default")
+    check.check_here("cpu", "default")
+    (tmp_path / "h100").mkdir()
+    (tmp_path / "h100" / "vllm-0.6.2-fp16.parquet").touch()
+    check.check_here("h100", "default")
+
+
+def test_nothing_is_fetched_for_launches_that_cannot_run_here(monkeypatch):
+    monkeypatch.setattr(gpu, "found", lambda: [])
+    assert prepare.needed("h100") == []
+    told = prepare.build_all("h100")
+    assert {row["artifact"] for row in told} == set(config.launch_names("h100"))
+    assert all("needs 8 x H100" in row["failed"] for row in told)
 
 
 def test_launches_run_in_the_stated_order():

@@ -198,6 +198,7 @@ class Server:
     ready_seconds: float = float("nan")
     added_tokens: int = 0               # tokens the server puts before a prompt (BOS)
     version: str = ""
+    family: int = 0                     # the process whose family is the engine, where it is not the one started
 
     def __post_init__(self) -> None:
         """Start without proof."""
@@ -211,7 +212,7 @@ class Server:
     @property
     def pid(self) -> int:
         """The process whose whole family is the engine."""
-        return self.process.pid
+        return self.family or self.process.pid
 
     @property
     def model(self) -> str:

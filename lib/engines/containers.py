@@ -93,17 +93,30 @@ def wrap(
     ]
 
 
+def present(container: Container) -> list[str] | None:
+    """Return the argument list that succeeds if the image is on this computer; None where only starting tells."""
+    return ["docker", "image", "inspect", reference(container)] if container.runtime == "docker" else None
+
+
+def main_process(container: Container, name: str) -> list[str] | None:
+    """Return the argument list that prints the process id of the container's first process.
+
+    docker's containers are no children of the command that started them; those of the other runtimes are.
+    """
+    return ["docker", "inspect", "--format", "{{.State.Pid}}", name] if container.runtime == "docker" else None
+
+
 def ending(container: Container, name: str) -> list[str] | None:
     """Return the argument list that removes what a killed client leaves behind; None where nothing is left."""
     return ["docker", "rm", "--force", name] if container.runtime == "docker" else None
 
 
 def pulling(container: Container) -> list[str]:
-    """Return the argument list that fetches the image beforehand, for plans and checks."""
+    """Return the argument list that has the image at hand before a server's time limit runs."""
     image = reference(container)
     return {
         "docker": ["docker", "pull", image],
-        "apptainer": ["apptainer", "pull", image],
+        "apptainer": ["apptainer", "exec", "--no-home", image, "true"],     # fills its cache
         "enroot": ["test", "-e", image],
         "pyxis": ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--container-image={image}", "true"],
     }[container.runtime]

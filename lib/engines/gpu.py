@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from tokenizers import Tokenizer
 
 from lib import environments, paths
-from lib.config import Launch
+from lib.config import Container, Launch
 from lib.engines import build, computer, containers, cores, flags, made
 from lib.engines.base import Engine, Server, Tell
 from lib.engines.made import Step
@@ -144,7 +144,9 @@ class GpuEngine(Engine):
 
     def prepare(self, launch: Launch, progress: Tell) -> None:
         """Make the environment, then what the steps say; see `Engine.prepare`."""
-        if launch.container is None and launch.python is None:
+        if launch.container:
+            _have_image(launch, launch.container, progress)
+        elif launch.python is None:
             environments.ensure(self.environment)
         made.make(launch, self.version_key, self.steps(launch), lambda argv: self._in_container(launch, argv),
                   self.making(), progress)
@@ -171,6 +173,10 @@ class GpuEngine(Engine):
         """Start the server; see `Engine.start`. A container is removed whatever happens."""
         try:
             with super().start(launch, log, progress) as server:
+                asked = containers.main_process(launch.container, container_name(launch)) if launch.container else None
+                if asked:
+                    told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+                    server.family = int(told) if told.isdigit() else 0
                 yield server
         finally:
             ending = containers.ending(launch.container, container_name(launch)) if launch.container else None
@@ -183,6 +189,18 @@ class GpuEngine(Engine):
             return argv
         names = {name: "" for name in self.making() if name not in OWN_PYTHON}
         return containers.wrap(launch.container, argv, names, folders(), container_name(launch))
+
+
+def _have_image(launch: Launch, container: Container, progress: Tell) -> None:
+    """Fetch an image that is not there, so that fetching is not counted as the server's start."""
+    asked = containers.present(container)
+    try:
+        if asked and subprocess.run(asked, capture_output=True, check=False, timeout=60).returncode == 0:
+            return
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"Launch {launch.name} runs in {container.runtime}, which cannot be asked for its images "
+                          f"({error}). Install and start it, or name another `container` or a `python`.") from error
+    made.fetch_image(launch, containers.pulling(container), progress)
 
 
 def container_name(launch: Launch) -> str:

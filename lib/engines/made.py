@@ -120,6 +120,19 @@ def _make(
     (target / MANIFEST).write_text(json.dumps(described, indent=1))
 
 
+def fetch_image(launch: Launch, argv: list[str], progress: Tell) -> None:
+    """Run the command that fetches a container image, with a log under artifacts/.
+
+    Raises
+    ------
+    EngineError : it failed, or took two hours.
+    """
+    paths.ARTIFACTS.mkdir(exist_ok=True)
+    log = paths.ARTIFACTS / f"{launch.name}.image.log"
+    log.unlink(missing_ok=True)
+    _run(launch, Step("fetching its image"), argv, {}, log, progress)
+
+
 def _run(launch: Launch, step: Step, argv: list[str], variables: dict[str, str], log: Path, progress: Tell) -> None:
     began = time.monotonic()
     with Process(argv, variables, log) as process:

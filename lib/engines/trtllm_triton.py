@@ -101,12 +101,14 @@ class TrtllmTriton(GpuEngine):
 
     def steps(self, launch: Launch) -> list[Step]:
         """Fetch the sources, make the checkpoint, build the engine, fill the model repository."""
-        clone = ("git", "clone", "--quiet", "--depth", "1", "--branch", f"v{self.version_name}", "--recurse-submodules",
-                 "--shallow-submodules", BACKEND, f"{HERE}/backend")
+        git, tag = ("git", "-C", f"{HERE}/backend"), f"v{self.version_name}"
+        sources = (
+            ("git", "clone", "--quiet", "--depth", "1", "--branch", tag, BACKEND, f"{HERE}/backend"),
+            (*git, "checkout", "--quiet", "--detach", COMMIT),          # fails if the tag has moved
+            (*git, "submodule", "update", "--quiet", "--init", "--depth", "1", "tensorrt_llm"),
+        )
         return [
-            # The second command fails if the tag has moved.
-            Step(SOURCES, (clone, ("git", "-C", f"{HERE}/backend", "checkout", "--quiet", "--detach", COMMIT)),
-                 outside=True, served=False, limit_s=1800),
+            Step(SOURCES, sources, outside=True, served=False, limit_s=1800),
             Step(CHECKPOINT, (tuple(self.checkpoint(launch)),), served=False, expected_s=1800),
             Step(ENGINE, (tuple(self.engine(launch)),), expected_s=1500),
             Step(REPOSITORY, tuple(tuple(argv) for argv in self.repository(launch)), outside=True, expected_s=5,

@@ -13,8 +13,8 @@ def words(level: str) -> str:
 
     >>> words("closed-8"), words("poisson-1.5"), words("gamma-1-cv2")
     ('8 at once', '1.5 requests a second', '1 request a second, gaps of cv 2')
-    >>> words("closed-8-think-2-burst"), words("sessions-4"), words("trace-open")
-    ('8 at once from the first moment, pausing 2 s', '4 sessions', 'the trace open')
+    >>> words("closed-8-think-2-burst"), words("sessions-4"), words("trace-open"), words("closed-50-on-calls")
+    ('8 at once from the first moment, pausing 2 s', '4 sessions', 'the trace open', '50 at once, on calls')
     """
     kind, _, rest = level.partition("-")
     if kind == "trace":
@@ -28,7 +28,8 @@ def words(level: str) -> str:
     said += ", evenly" if kind == "constant" else ""
     said += f", gaps of cv {more[0].removeprefix('cv')}" if kind == "gamma" else ""
     exactly = "exactly " if "constant" in more else ""
-    return said + (f", pausing {exactly}{more[more.index('think') + 1]} s" if "think" in more else "")
+    said += f", pausing {exactly}{more[more.index('think') + 1]} s" if "think" in more else ""
+    return said + (f", on {more[more.index('on') + 1]}" if "on" in more else "")
 
 
 def is_open(level: str) -> bool:

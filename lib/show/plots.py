@@ -24,8 +24,10 @@ def supported(levels: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def closed(levels: pd.DataFrame) -> pd.DataFrame:
-    """Closed-loop levels, in order of launch and concurrency."""
+    """Closed-loop levels of the workload that most of them have, in order of launch and concurrency."""
     kept: pd.DataFrame = levels[levels["kind"] == "closed"].sort_values(["launch", "load"])
+    if "workload" in kept and kept["workload"].nunique() > 1:  # others are taken at single loads: no line through them
+        kept = kept[kept["workload"] == kept["workload"].mode()[0]]
     return kept
 
 
