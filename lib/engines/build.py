@@ -96,11 +96,6 @@ def needed(profile: str) -> list[str]:
     return order
 
 
-def missing(profile: str) -> list[str]:
-    """Those of `needed` that are not built, or built from something that has changed."""
-    return [name for name in needed(profile) if _cached(name) is None]
-
-
 def key(artifact: str) -> str:
     """16 hex digits over everything that decides the artifact's content."""
     made = recipe(artifact)
@@ -147,13 +142,13 @@ def build(artifact: str, progress: Callable[[str], None] = lambda stage: None) -
     EngineError : the recipe failed; the text ends with its last words.
     """
     made = recipe(artifact)
-    found = _cached(artifact)
+    found = cached(artifact)
     if found:
         return found
     if made.source:
         build(made.source, progress)
     with _alone(artifact):
-        return _cached(artifact) or _build(artifact, made, progress)
+        return cached(artifact) or _build(artifact, made, progress)
 
 
 def _build(artifact: str, made: Recipe, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -239,7 +234,8 @@ def check_file(folder: Path, file: dict[str, Any], anew: str) -> None:
                           f"{file['sha256'][:16]}... {anew}")
 
 
-def _cached(artifact: str) -> dict[str, Any] | None:
+def cached(artifact: str) -> dict[str, Any] | None:
+    """Return the manifest of an artifact that is whole and made from what it would be made from now; else None."""
     with suppress(EngineError):
         described = manifest(artifact)
         folder = paths.ARTIFACTS / artifact

@@ -60,14 +60,13 @@ def build_all(profile: str) -> list[Made]:
     """
     launches, absent = able(profile)
     names = needed(profile)
-    todo, under_way, stopped = [n for n in names if n in build.missing(profile)], set[str](), threading.Event()
+    todo, under_way, stopped = [n for n in names if build.cached(n) is None], set[str](), threading.Event()
     total = sum(build.recipe(name).seconds for name in todo)
 
     def stage(text: str) -> None:
         if stopped.is_set():
             raise EngineError("stopped")
-        missing = build.missing(profile)
-        left = sum(build.recipe(n).seconds for n in todo if n in missing)
+        left = sum(build.recipe(n).seconds for n in todo if build.cached(n) is None)
         shown.at(total - left, " and ".join(sorted(under_way)) or text)
 
     def one(name: str) -> Made:

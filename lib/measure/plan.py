@@ -61,7 +61,7 @@ def lines(profile: str, depth: str) -> list[str]:
             f"  {name:25} {launch.precision:11} {launch.environment:13} {clock(measuring):12} "
             f"{clock(starting):>9}    {state}"
         )
-    to_build = [name for name in prepare.needed(profile) if name in build.missing(profile)]
+    to_build = [name for name in prepare.needed(profile) if build.cached(name) is None]
     out += ["", f"  artifacts to build: {', '.join(to_build) or 'none'}"]
     out.append(f"  expected: about {clock(total)} of starting and measuring; installs and builds come on top, once")
     out.append(
