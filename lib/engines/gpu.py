@@ -8,7 +8,7 @@ that takes no key must be seen to.
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -173,15 +173,13 @@ class GpuEngine(Engine):
         """Start the server; see `Engine.start`. A container is removed whatever happens."""
         try:
             with super().start(launch, log, progress) as server:
-                asked = containers.main_process(launch.container, container_name(launch)) if launch.container else None
-                if asked:
-                    told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+                if launch.container:
+                    told = _told(containers.main_process(launch.container, container_name(launch)))
                     server.family = int(told) if told.isdigit() else 0
                 yield server
         finally:
-            ending = containers.ending(launch.container, container_name(launch)) if launch.container else None
-            if ending:
-                subprocess.run(ending, capture_output=True, check=False, timeout=60)
+            if launch.container:
+                _told(containers.ending(launch.container, container_name(launch)))
 
     def _in_container(self, launch: Launch, argv: list[str]) -> list[str]:
         """Return the argument list of a step as it is started: in the launch's container, if it has one."""
@@ -189,6 +187,14 @@ class GpuEngine(Engine):
             return argv
         names = {name: "" for name in self.making() if name not in OWN_PYTHON}
         return containers.wrap(launch.container, argv, names, folders(), container_name(launch))
+
+
+def _told(argv: list[str] | None) -> str:
+    """Return what a short command prints; nothing if there is none, or it cannot be run."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        if argv:
+            return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+    return ""
 
 
 def _have_image(launch: Launch, container: Container, progress: Tell) -> None:
