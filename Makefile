@@ -8,7 +8,10 @@ PYTHON ?= python3
 
 # What the rules below need to know about the profile: one launch per YAML file beside study.yaml.
 CONFIGS := $(wildcard config/$(PROFILE)/*.yaml)
-LAUNCHES := $(filter-out study,$(basename $(notdir $(CONFIGS))))
+BY_NAME := $(filter-out study,$(basename $(notdir $(CONFIGS))))
+# They run in the order that study.yaml states, the rest by name.
+ORDER := $(shell sed -n '/^order:/,/^[^ ]/s/^  - \([^ ]*\).*/\1/p' config/$(PROFILE)/study.yaml 2>/dev/null)
+LAUNCHES := $(filter $(BY_NAME),$(ORDER)) $(filter-out $(ORDER),$(BY_NAME))
 
 B := build/$(STUDY)
 TABLES := report/tables/$(STUDY)

@@ -1,6 +1,7 @@
 """The launches for the H100: what is passed to which engine, in which environment, why this computer refuses them."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -387,5 +388,9 @@ def test_launches_run_in_the_stated_order():
     names = config.run_order(study)
     assert names[:2] == ["tensorrt-llm-0.12.0-fp8", "vllm-0.6.2-fp16"] and sorted(names) == config.launch_names("h100")
     assert "order" not in study.model_dump()
+    for profile in PROFILES:
+        command = ["make", "-s", "--eval", "launches: ; @echo $(LAUNCHES)", "launches", f"PROFILE={profile}"]
+        told = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=True).stdout.split()
+        assert told == config.run_order(config.load_study(profile))
     for profile in PROFILES:
         assert set(config.load_study(profile).order) == set(config.launch_names(profile))

@@ -177,7 +177,7 @@ class VllmCuda(GpuEngine):
         line = first(r"Initializing an? (?:V1 )?LLM engine \(v\S+\) with config: (.*)", server.process.text()) or ""
         said = "log: engine config"
         served = talk.get_json(server.port, "/v1/models", server.key)["data"][0]
-        told = talk.get_json(server.port, "/version", server.key)["version"]
+        told = talk.get_json(server.port, "/version", server.key)["version"].partition("+")[0]     # a build's own tag
         rows = [
             claim("served model", launch.name, served["id"], "GET /v1/models"),
             claim("model folder", paths.ARTIFACTS / launch.artifact, served["root"], "GET /v1/models, root"),
