@@ -20,7 +20,6 @@ from lib.measure.wire import Answer, decode
 
 PROBE_TOKENS = 5  # small, and no default of any server: a length that is honoured by chance is unlikely
 PROBE_TEXT = "A lighthouse keeper counts the ships of the night and writes their number on a slate."
-NO_USAGE = ("triton-generate-stream", "triton-generate-stream-accumulated", "tensorrt-llm-0.12-completions")
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ def _refuse(where: str, response: Response, answer: Answer, wire: str, tokens: i
             f"{where} gave an answer that is {answer.status} ({answer.cause}): {said}. If the server is right, the "
             f"wire format is not {wire!r}; known are {', '.join(FORMATS)}."
         )
-    if answer.output_tokens is None and wire not in NO_USAGE:
+    if answer.output_tokens is None and FORMATS[wire].counts:
         raise MeasureError(
             f"{where} counts no tokens: its stream has no usage, although the request asked for it. Without the "
             "server's count no throughput can be stated: update the server, or name a wire format that lacks usage."
