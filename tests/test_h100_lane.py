@@ -383,6 +383,13 @@ def test_nothing_is_fetched_for_launches_that_cannot_run_here(monkeypatch):
     assert all("needs 8 x H100" in row["failed"] for row in told)
 
 
+def test_levels_of_one_load_are_told_apart_by_their_workload():
+    levels = {level.id: level.workload for level in config.load_study("h100").levels}
+    assert levels["closed-50"] == "news flash" and levels["closed-50-on-filings"] == "filing excerpt"
+    concurrencies = [int(name.split("-")[1]) for name in levels if name.startswith("closed")]
+    assert max(concurrencies) == 256 and config.load_study("h100").statistics.runs >= 3
+
+
 def test_launches_run_in_the_stated_order():
     study = config.load_study("h100")
     names = config.run_order(study)
