@@ -1,6 +1,7 @@
-"""A stand-in for `vllm` and `trtllm-serve` on GPUs, called as they are: their log line, their endpoints, their streams.
+"""A stand-in for `vllm`, `trtllm-serve` and Triton under `mpirun`, called as they are: log line, endpoints, streams.
 
-STAND_IN_VERSION is what it says of itself; STAND_IN_LOG replaces parts of its log line: {"old": "new"} in JSON.
+STAND_IN_TRITON is what Triton says of its model's configuration, in JSON. STAND_IN_VERSION is what it says of itself;
+STAND_IN_LOG replaces parts of its log line: {"old": "new"} in JSON.
 """
 
 import json
@@ -16,7 +17,8 @@ MODEL = argv[1] if program == "vllm" else argv[0]
 
 
 def option(name: str, default: str = "") -> str:
-    return argv[argv.index(name) + 1] if name in argv else default
+    joined = next((word.partition("=")[2] for word in argv if word.startswith(f"{name}=")), default)
+    return argv[argv.index(name) + 1] if name in argv else joined
 
 
 NAME = option("--served-model-name", Path(MODEL).name)
@@ -35,7 +37,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         found = {
-            "/health": {}, "/version": {"version": VERSION},
+            "/health": {}, "/v2/health/ready": {}, "/v2": {"version": "2.49.0"},
+            "/v2/models/tensorrt_llm/config": json.loads(os.environ.get("STAND_IN_TRITON", "{}")),
+            "/version": {"version": VERSION},
             "/v1/models": {"data": [{"id": NAME, "root": MODEL, "max_model_len": int(option("--max-model-len", "0"))}]},
         }.get(self.path)
         self.say(found if found is not None else {"error": "no such path"}, 200 if found is not None else 404)
@@ -47,6 +51,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
+        if "text_input" in body:
+            for _ in range(body["max_tokens"]):
+                self.event({"model_name": "ensemble", "text_output": " x"})
+            return None
         count, prompt = body["max_tokens"], len(body["prompt"].split()) + 1
         for i in range(count):
             finish = "length" if i == count - 1 else None
@@ -54,6 +62,7 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
         self.event({"choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
+        return None
 
     def event(self, value):
         self.wfile.write(f"data: {json.dumps(value)}\n\n".encode())
@@ -72,4 +81,5 @@ if program == "vllm":
     for old, new in json.loads(os.environ.get("STAND_IN_LOG", "{}")).items():
         line = line.replace(old, new)
     print(line, flush=True)
-ThreadingHTTPServer((option("--host"), int(option("--port"))), Handler).serve_forever()
+host, port = option("--host") or option("--http-address"), option("--port") or option("--http-port")
+ThreadingHTTPServer((host, int(port)), Handler).serve_forever()

@@ -33,7 +33,7 @@ def node(tmp_path, monkeypatch):
     (weights / "manifest.json").write_text(json.dumps({"files": files, "bytes": files[0]["bytes"], "tools": {}}))
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in ("vllm", "trtllm-serve"):
+    for name in ("vllm", "trtllm-serve", "mpirun"):
         (programs / name).write_text(f"#!{sys.executable}\n" + STAND_IN.read_text())
         (programs / name).chmod(0o755)
     return programs / "python"
@@ -105,3 +105,52 @@ def test_the_options_of_a_launch_lie_in_its_file(node, tmp_path, monkeypatch):
     text = (engine.made(one)[0] / "options.yaml").read_text()
     assert "stream_interval: 1\n" in text and "enable_block_reuse: false" in text and "dtype: auto" in text
     assert Path(engine.command(one, 1)[-1]).parent == engine.made(one)[0]
+
+
+def triton(one: Launch, monkeypatch, **said):
+    """Lay out what quantizing, building and filling would have made, and what Triton tells of it."""
+    engine = registry.of(one)
+    _, _, built, repository = engine.made(one)
+    config_json = {
+        "version": "0.12.0",
+        "pretrained_config": {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
+                              "mapping": {"tp_size": 8}},
+        "build_config": {"max_batch_size": 256, "max_num_tokens": 8192,
+                         "plugin_config": {"use_fp8_context_fmha": True}},
+    }
+    for folder in (built, repository):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(config_json))
+        files = [build.described(folder, folder / "config.json")]
+        (folder / "manifest.json").write_text(json.dumps({"files": files, "commands": [], "seconds": 1.0, "bytes": 1}))
+    told = {"gpt_model_path": str(built), "batch_scheduler_policy": "guaranteed_no_evict",
+            "enable_chunked_context": "True", "enable_kv_cache_reuse": "False"} | said
+    answer = {"parameters": {name: {"string_value": value} for name, value in told.items()},
+              "model_transaction_policy": {"decoupled": True}}
+    monkeypatch.setenv("STAND_IN_TRITON", json.dumps(answer))
+    monkeypatch.setenv("STAND_IN_VERSION", "")
+    return engine
+
+
+def test_triton_is_started_proven_and_ended(node, tmp_path, monkeypatch):
+    one = launch("h100", "tensorrt-llm-0.12.0-fp8", node)
+    engine = triton(one, monkeypatch)
+    with engine.start(one, tmp_path / "log", lambda stage: None) as server:
+        assert server.version == "TensorRT-LLM 0.12.0 (Triton 2.49.0)" and server.wire == "triton-generate-stream"
+        proof = {row["what"]: row["found"] for row in server.proof()}
+        assert proof["quantization"] == proof["KV cache"] == "FP8" and proof["listens at"] == "127.0.0.1"
+
+
+def test_triton_told_something_else_is_refused(node, tmp_path, monkeypatch):
+    one = launch("h100", "tensorrt-llm-0.12.0-fp8", node)
+    engine = triton(one, monkeypatch, enable_kv_cache_reuse="True")
+    says = "prefix cache should be False and is True"
+    with pytest.raises(EngineError, match=says), engine.start(one, tmp_path / "log", lambda stage: None):
+        pass
+
+
+def test_an_engine_that_was_not_built_is_refused(node, tmp_path):
+    one = launch("h100", "tensorrt-llm-0.12.0-fp8", node)
+    started = registry.of(one).start(one, tmp_path / "log", lambda stage: None)
+    with pytest.raises(EngineError, match="tensorrt-llm-0.12.0-engine-.* is not whole"), started:
+        pass
