@@ -135,7 +135,7 @@ def stand_in(root: Path) -> None:
     paths.CONFIG, paths.ARTIFACTS, paths.RECORDS = root / "config", root / "artifacts", root / "records"
     registry.ENGINES["stand-in"] = Paced()
     environments.ensure = lambda name: Path(sys.executable)
-    build.build = lambda name, progress: build.manifest(name)  # there is no recipe for the stand-in's weights
+    build.build = lambda name, progress=None: build.manifest(name)  # there is no recipe for the stand-in's weights
     hostprobe.probe = lambda: {"bandwidth_bytes_s": 1e12, "flop_s": {"float32": 1e11}, "cores": 2, "seconds": 0.0}
     base.LOOK_S = 0.05
     if os.environ.get("CLIENTS"):
