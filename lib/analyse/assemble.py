@@ -19,6 +19,7 @@ from lib.analyse.ladder import Capacity, by_medians, of_launch, reading_level
 from lib.analyse.levels import SPECS, Level
 
 UNKNOWN = "the engine reports no such metric"
+NO_GPU = "no GPU told it"
 
 
 def mark_of(study: config.Study) -> str:
@@ -109,6 +110,11 @@ def level_facts(level: Level, bound: Limits, one: Measured, mark: str) -> dict[s
         "kv_cache_usage": plain(level.largest("kv_cache_usage_max") * 100, "%", UNKNOWN),
         "preemptions": plain(level.largest("preemptions"), "requests", UNKNOWN),
         "prefix_hits": plain(level.largest("prefix_hit_share") * 100, "%", UNKNOWN),
+        "energy_per_token": plain(level.mean("gpu_energy_j_per_token"), "J", NO_GPU),
+        "gpu_power": plain(level.mean("gpu_power_w"), "W", NO_GPU),
+        "gpu_clock": plain(level.mean("gpu_clock_mhz"), "MHz", NO_GPU),
+        "gpu_clock_spread": plain(level.largest("gpu_clock_spread_share") * 100, "%", NO_GPU),
+        "gpu_throttled": plain(level.largest("gpu_throttled_share") * 100, "%", NO_GPU),
         "bound_tpot": number(
             bound.tpot_s * 1e3 if bound.tpot_s is not None else None, "ms", "bound", bound.source, reason=bound.reason
         ),

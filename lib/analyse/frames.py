@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from lib import records
+from lib.analyse import energy
 from lib.analyse.collect import Measured
 from lib.analyse.levels import SPECS, Level
 from lib.analyse.warnings import Doubt
@@ -20,13 +21,13 @@ TAKINGS = (
     *records.STATUSES, "ttft_p50_s", "ttft_p95_s", "tpot_p50_s", "tpot_p95_s", "e2e_p50_s", "output_tok_s",
     "requests_s", "goodput_s", "lag_p99_s", "kv_cache_usage_max", "preemptions", "prefix_hit_share", "client_cpu_share",
     "tokens_per_event", "shared_reads_share", "ttft_p50_with_ramp_s", "clients", "ended", "decoding_mean",
-    "joined_share",
+    "joined_share", *energy.COLUMNS,
 )  # fmt: skip
 LEVELS = (
     *WHO, "level", "kind", "load", "workload",
     *(f"{name}{part}" for name in SPECS for part in ("", "_low", "_high", "_reason")),
-    "n", "takings", "failures", "in_flight_mean", "tokens_per_event", "kv_cache_usage_max", "meets_sla",
-    "meets_sla_reason", "meets_by_medians", "warnings",
+    "n", "takings", "failures", "in_flight_mean", "tokens_per_event", "kv_cache_usage_max", *energy.COLUMNS,
+    "meets_sla", "meets_sla_reason", "meets_by_medians", "warnings",
 )  # fmt: skip
 HEADLINE = (
     *WHO, "level",
@@ -57,6 +58,7 @@ def levels(shown: Shown, doubts: Iterable[Doubt]) -> pd.DataFrame:
             "n": level.total("requests"), "takings": len(level.takings), "failures": level.failures,
             "in_flight_mean": level.mean("in_flight_mean"), "tokens_per_event": level.mean("tokens_per_event"),
             "kv_cache_usage_max": level.largest("kv_cache_usage_max"),
+            **{column: level.mean(column) for column in energy.COLUMNS},
             "meets_sla": level.verdict.answer, "meets_sla_reason": level.verdict.reason,
             "meets_by_medians": level.verdict_by_medians.answer, "warnings": said,
         })  # fmt: skip

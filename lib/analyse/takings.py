@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lib import loads, metrics, records, stats
+from lib.analyse import energy
 from lib.config import Sla
 
 NS = metrics.NS
@@ -155,7 +156,7 @@ def summary(taking: Taking, sla: Sla) -> dict[str, Any]:
     good = metrics.good(c, sla.ttft_p95_ms / 1e3, sla.tpot_p95_ms / 1e3, taking.is_open)
     events = np.diff(c["event_offsets"])
     counted = taking.counted & np.isfinite(c["output_tokens"])
-    entry = taking.entry
+    entry, tokens = taking.entry, metrics.tokens_in(c, taking.window)
     return {
         "launch": taking.launch,
         "run": taking.key[0],
@@ -175,7 +176,7 @@ def summary(taking: Taking, sla: Sla) -> dict[str, Any]:
         "tpot_p50_s": _percentile(taking.values("tpot_s"), 0.5),
         "tpot_p95_s": _percentile(taking.values("tpot_s"), 0.95),
         "e2e_p50_s": _percentile(taking.values("e2e_s"), 0.5),
-        "output_tok_s": metrics.tokens_in(c, taking.window) / steady,
+        "output_tok_s": tokens / steady,
         "requests_s": float((ended_inside & metrics.complete(c)).sum()) / steady,
         "goodput_s": float((ended_inside & good).sum()) / steady,
         "lag_p99_s": _quantile(metrics.lag_s(c)[taking.measured], 0.99),
@@ -189,6 +190,7 @@ def summary(taking: Taking, sla: Sla) -> dict[str, Any]:
         "shared_reads_share": _ratio(float(np.nansum(c["shared_reads"])), float(events.sum())),
         "ttft_p50_with_ramp_s": _percentile(metrics.ttft_s(c)[taking.measured & metrics.complete(c)], 0.5),
         "clients": clients(taking),
+        **energy.summary(taking.telemetry, taking.window, tokens),
         "ended": entry["ended"],
     }
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lib import config, stats
+from lib.analyse import energy
 from lib.analyse.collect import Measured
 from lib.analyse.levels import REACHED, Level
 from lib.analyse.timeline import agreement
@@ -26,6 +27,7 @@ SHARED_READS = 0.05  # of token events; what comes in one read has one stamp, th
 GAUGE_DISTANCE = 0.10  # mean distance of the running gauge from the rebuilt batch, over requests in flight
 HALF = 5  # requests in each half of a taking: with fewer one slow request makes a drift
 GAUGE_SAMPLES = 5  # with fewer a single late sample decides
+CLOCK_SPREAD = 0.05  # of a GPU's top clock: what the noise floor of the day should not exceed
 
 Check = tuple[bool, str, str]  # whether it holds, what is doubtful, what to do
 
@@ -45,7 +47,8 @@ class Doubt:
 
 def of_level(level: Level, study: config.Study) -> list[Doubt]:
     """Doubts about one level of one launch, the gravest first."""
-    checks = [*_course(level, study), *_instrument(level), *_engine(level, study), *_stability(level), *_sample(level)]
+    checks = [*_course(level, study), *_instrument(level), *_engine(level, study), *_gpus(level), *_stability(level),
+              *_sample(level)]  # fmt: skip
     return [Doubt(f"{level.launch} {level.id}", text, step) for raised, text, step in checks if raised]
 
 
@@ -152,6 +155,22 @@ def _engine(level: Level, study: config.Study) -> list[Check]:
          "lower the load, or give the cache more memory"),
         (off > GAUGE_DISTANCE, f"the engine's running gauge is {off:.0%} off the batch rebuilt from token stamps",
          "trust the stamps; see batch size over time"),
+    ]  # fmt: skip
+
+
+def _gpus(level: Level) -> list[Check]:
+    """Whether the GPUs were left alone by heat and power."""
+    hot: dict[int, float] = {}
+    for taking in level.takings:
+        for number, share in energy.throttled(taking.telemetry, taking.window).items():
+            hot[number] = max(share, hot.get(number, 0.0))
+    which = ", ".join(f"GPU {number} in {share:.0%} of samples" for number, share in sorted(hot.items()))
+    spread = level.largest("gpu_clock_spread_share")
+    return [
+        (bool(hot), f"throttled by heat or the board: {which}",
+         "see `make doctor`; cool the node or take another, and measure the level again"),
+        (not hot and spread > CLOCK_SPREAD, f"GPU clocks spread by {spread:.0%} (above {CLOCK_SPREAD:.0%})",
+         "lock the clocks (nvidia-smi -lgc, as root) where the site allows it, or state it"),
     ]  # fmt: skip
 
 

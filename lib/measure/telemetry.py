@@ -1,4 +1,5 @@
-"""What is sampled beside a level, once a second: the engine's own metrics, CPU and memory of engine, client and host.
+"""What is sampled beside a level, once a second: the engine's own metrics, CPU and memory of engine, client and host,
+and what the GPUs say of themselves where there are any.
 
 Runs in a thread of the measuring process, never in the client. A source that fails is left out of that sample; a
 metric that an engine does not have is absent, never 0.
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import psutil
+
+from lib.engines.nvml import Gpus
 
 EVERY_S = 1.0
 
@@ -23,10 +26,12 @@ class Sampler:
     ----------
     gauges : returns the engine's metrics under their common names; may raise OSError.
     engine_pid : process whose whole family is the engine.
+    gpus : those of an opened NVML; None where there are none.
     """
 
-    def __init__(self, gauges: Callable[[], dict[str, float]], engine_pid: int):
+    def __init__(self, gauges: Callable[[], dict[str, float]], engine_pid: int, gpus: Gpus | None = None):
         self._gauges = gauges
+        self._gpus = gpus
         self._engine = psutil.Process(engine_pid)
         self._clients: list[psutil.Process] = []
         self._family: dict[int, psutil.Process] = {}
@@ -72,6 +77,8 @@ class Sampler:
                 self._add("client_cpu_percent", sum(client.cpu_percent() for client in self._clients))
                 self._add("client_rss_bytes", sum(client.memory_info().rss for client in self._clients))
         self._add("host_cpu_percent", psutil.cpu_percent())
+        for name, value in self._gpus.sample().items() if self._gpus else ():
+            self._add(name, value)
 
     def _add(self, name: str, value: float) -> None:
         self._samples.append((time.monotonic_ns(), name, float(value)))
