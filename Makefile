@@ -24,35 +24,56 @@ EXECUTE = $(STUDY_PYTHON) -m lib.execute
 PARAMETERS = profile=$(PROFILE) depth=$(DEPTH)
 
 # A notebook's kernel has no terminal; this one shows its progress. In a log, one plain line per stage.
-export STUDY_TERMINAL ?= $(shell tty 2>/dev/null || echo none)
+export STUDY_TERMINAL ?= $(if $(CLUSTER),none,$(shell tty 2>/dev/null || echo none))
 export PYTHONPATH := $(CURDIR)
+
+# CLUSTER=slurm: what needs the engines runs as jobs, each on a whole node of its own; Slurm decides when.
+ON_NODE = $(if $(filter slurm,$(CLUSTER)),$(STUDY_PYTHON) -m lib.measure.slurm $(PROFILE) $(DEPTH) $(1) $(2) --)
+CALIBRATION := records/$(STUDY)/calibration.json
+AT_ONCE = $(if $(filter slurm,$(CLUSTER)),$(words $(LAUNCHES)),1)
+export STUDY_MAX_COST := $(MAX_COST)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help report measured article plan lab test lint remeasure predict calibrate crosscheck picture shard-probe clean env check
+.PHONY: help report measured article plan lab test lint remeasure predict calibrate crosscheck picture shard-probe clean env check \
+        rehearse canary doctor
 
 ##@ The study
 
 # One computer never measures two things at once (a lock keeps it so under make -j too); reading may use both cores.
 report: env check  ## run what is missing of the study and render the article: report/index.html
-	@$(STUDY_PYTHON) -m lib.engines.check $(PROFILE) $(DEPTH) here
+	@$(if $(CLUSTER),,$(STUDY_PYTHON) -m lib.engines.check $(PROFILE) $(DEPTH) here)
 	@for launch in $(LAUNCHES); do outcome=records/$(STUDY)/$$launch.outcome.json; \
 	if [ ! -e $$outcome ] || { grep -q '"measured"' $$outcome && [ ! -e records/$(STUDY)/$$launch.parquet ]; }; \
-	then rm -f $(B)/02_measure-$$launch.ipynb; fi; done     # its record was removed: take it again
+	then rm -f $(B)/02_measure-$$launch.ipynb; fi; \
+	if [ -n "$(CLUSTER)" ] && grep -qs '"absent"' $$outcome; then rm -f $(B)/02_measure-$$launch.ipynb; fi; done
 	@status=0; \
-	$(MAKE) --no-print-directory -j1 -k measured || status=$$?; \
-	[ -e records/$(STUDY)/calibration.json ] || $(STUDY_PYTHON) -m lib.measure.calibrate_study $(PROFILE) $(DEPTH) light || status=$$?; \
+	$(MAKE) --no-print-directory -j$(AT_ONCE) -k measured || status=$$?; \
+	[ -e $(CALIBRATION) ] || $(call ON_NODE,-,$(CALIBRATION)) $(STUDY_PYTHON) -m lib.measure.calibrate_study $(PROFILE) $(DEPTH) light || status=$$?; \
 	$(MAKE) --no-print-directory -j2 article || status=$$?; \
 	exit $$status
 
 measured: $(MEASURED)
 
 article: $(PAGE)
+ifeq ($(DEPTH),rehearsal)
+	@echo "The rehearsal's page: $(PAGE); report/index.html is left alone"
+else
 	@cmp -s $(PAGE) report/index.html || { cp $(PAGE) report/.index.tmp && mv report/.index.tmp report/index.html; }
 	@echo "The article: report/index.html (study $(STUDY))"
+endif
 
 plan: env check  ## print every launch, level, repeat, expected duration and disk use; run nothing
 	@$(STUDY_PYTHON) -m lib.measure.plan $(PROFILE) $(DEPTH)
+
+rehearse:  ## try the whole study out with stand-ins for its engines: make rehearse PROFILE=h100 [SPEED=10] [FAIL=launch:oom]
+	@STUDY_REHEARSAL_SPEED=$(SPEED) STUDY_REHEARSAL_FAIL=$(FAIL) $(MAKE) --no-print-directory report DEPTH=rehearsal
+
+canary: env check $(B)/canary.txt  ## ten minutes before an expensive study: its first launch at the promise's load
+	@cat $(B)/canary.txt
+
+doctor: env  ## look this computer over before money is spent on it: GPUs, links, clocks, disk, models, images, limits
+	@$(STUDY_PYTHON) -m lib.engines.doctor $(PROFILE) $(DEPTH)
 
 lab: env  ## open JupyterLab on the first notebook
 	@env -u STUDY_TERMINAL $(STUDY_PYTHON) -m jupyterlab --ip=127.0.0.1 notebooks/00_start_here.ipynb
@@ -66,12 +87,17 @@ remeasure: env  ## put a record aside and take it again: make remeasure LAUNCH=n
 
 # config -> artifacts
 $(B)/01_build.ipynb: notebooks/01_build.ipynb $(CONFIGS)
-	@$(EXECUTE) $< $@ $(PARAMETERS)
+	@$(call ON_NODE,-,$@) $(EXECUTE) $< $@ $(PARAMETERS)
+
+# Minutes on the node before hours: nothing is measured until the first launch has answered every request whole.
+CANARY := $(if $(filter default full,$(DEPTH)),$(B)/canary.txt)
+$(B)/canary.txt: $(CONFIGS) | $(B)/01_build.ipynb
+	@$(call ON_NODE,-,$@) $(STUDY_PYTHON) -m lib.measure.canary $(PROFILE) $@
 
 # config -> record. Code is no prerequisite: a record is a dated fact. The notebook leaves a record with this
 # config's hash alone, so a touched or restored file costs seconds, never a measurement.
-$(B)/02_measure-%.ipynb: config/$(PROFILE)/%.yaml config/$(PROFILE)/study.yaml | $(B)/01_build.ipynb
-	@$(EXECUTE) notebooks/02_measure.ipynb $@ $(PARAMETERS) launch=$*
+$(B)/02_measure-%.ipynb: config/$(PROFILE)/%.yaml config/$(PROFILE)/study.yaml | $(B)/01_build.ipynb $(CANARY)
+	@$(call ON_NODE,$*,$@) $(EXECUTE) notebooks/02_measure.ipynb $@ $(PARAMETERS) launch=$*
 
 # what others published, physics, predictions
 READING := lib/errors.py lib/paths.py lib/config.py lib/records.py lib/metrics.py lib/stats.py
@@ -135,4 +161,4 @@ clean:  ## remove what is free to make again; records, models and environments s
 
 help:  ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@ [^T]/ || /^##@ The study/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@printf "\nVariables: PROFILE=%s (smoke, cpu, ...)  DEPTH=%s (default, full)\n" "$(PROFILE)" "$(DEPTH)"
+	@printf "\nVariables: PROFILE=%s (smoke, cpu, ...)  DEPTH=%s (default, full)  CLUSTER=slurm  MAX_COST=dollars\n" "$(PROFILE)" "$(DEPTH)"

@@ -1,6 +1,5 @@
-"""What will be measured, checked at the door. A profile is a folder config/<profile>/ with `study.yaml` and one
-YAML file per launch (engine x precision). Nothing else decides what a study does, and every record carries the hash
-of what it was taken with.
+"""What will be measured, checked at the door: a folder config/<profile>/ with `study.yaml` and one YAML file per launch
+(engine x precision). Nothing else decides what a study does; every record carries the hash of what it was taken with.
 
 Rule: an unknown key is refused with the nearest right one; a value is refused with its place and what is allowed.
 """
@@ -13,13 +12,13 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from lib import explain, loads, paths
+from lib import depths, explain, loads, paths
 from lib.errors import ConfigError
 from lib.loads import Level as Level
 from lib.loads import Search as Search
 from lib.loads import Strict as Strict
 
-Depth = Literal["default", "full"]
+Depth = Literal["default", "full", "rehearsal", "canary"]
 
 
 Section = TypeVar("Section", bound=Strict)
@@ -157,6 +156,8 @@ class Study(Strict):
                     f"a session of workload {level.workload!r} can grow to {of.longest} tokens and the served context "
                     f"is {self.model.context}; state fewer turns or shorter parts"
                 )
+        if (self.kind == "rehearsal") != (self.depth == depths.REHEARSAL):
+            raise ValueError("a rehearsal is asked for by `make rehearse`, never by `kind`")
         ids = [level.id for level in self.levels]
         if len(ids) != len(set(ids)):
             raise ValueError(f"two levels have the same load: {', '.join(ids)}")
@@ -220,15 +221,19 @@ def load_study(profile: str, depth: str = "default") -> Study:
         )
     data = _yaml(path)
     overrides = data.pop("depth", None) or {}
-    if not isinstance(overrides, dict) or depth not in ("default", *overrides):
+    if not isinstance(overrides, dict) or depth not in ("default", *depths.IMPLIED, *overrides):
         raise ConfigError(
             f"{path}: depth {depth!r} is not defined{explain.nearest(depth, overrides)}. "
-            f"Depths: default, {', '.join(overrides)}."
+            f"Depths: default, {', '.join([*overrides, *depths.IMPLIED])}."
         )
-    if depth != "default":
+    if depth in depths.IMPLIED and depth not in overrides:
+        _validated(Study, data | {"profile": profile, "depth": "default"}, path)
+        data = depths.IMPLIED[depth](data)
+    elif depth != "default":
         if not isinstance(overrides[depth], dict):
             raise ConfigError(f"{path}: depth {depth!r} must be a mapping of sections to override.")
         data |= overrides[depth]
+    data |= {"kind": "rehearsal"} if depth == depths.REHEARSAL else {}
     study = _validated(Study, data | {"profile": profile, "depth": depth}, path)
     levels = tuple(loads.pinned(level, path.parent, study.model.context) for level in study.levels)
     return study.model_copy(update={"levels": levels})

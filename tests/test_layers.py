@@ -9,7 +9,7 @@ import pytest
 
 from lib import paths
 
-FLOOR = ["errors", "paths", "loads", "explain", "config", "records", "metrics", "stats", "progress", "glance"]
+FLOOR = ["errors", "paths", "depths", "loads", "explain", "config", "records", "metrics", "stats", "progress", "glance"]
 # What each wing may import, besides the floor and itself.
 WINGS = {"engines": {"environments"}, "measure": {"engines", "environments"}, "analyse": set(), "show": {"analyse"}}
 MEASURING_MUST_NOT_LOAD = {"pandas", "seaborn", "matplotlib"}

@@ -35,6 +35,8 @@ from lib.errors import RecordError
 
 __all__ = ["Agreement", "batch_over_time", "build", "for_profile", "requests", "show", "timeline", "ttft_samples"]
 
+REHEARSAL = "REHEARSAL"  # in every row of a rehearsal's tables
+
 # What a reader sees of a table in a notebook; the file has every column.
 SEEN = {
     "takings": "launch run repeat level requests complete ttft_p50_s tpot_p50_s output_tok_s lag_p99_s ended",
@@ -82,7 +84,7 @@ def show(table: str, profile: str, depth: str = "default") -> pd.DataFrame:
     for column in SEEN[table].split():
         if (why := f"{column}_reason") in frame and (few := frame[why].map(facts.unsupported)).any():
             frame[column] = frame[column].astype(object).mask(few, "unsupported")
-    return frame[SEEN[table].split()]
+    return frame[[*SEEN[table].split(), *(["mark"] if "mark" in frame else [])]]
 
 
 def build(
@@ -142,11 +144,15 @@ def build(
     }
     written["h100"] = h100.h100_facts(of_article(written)) if about_h100 is None else dict(about_h100)
     shown = [(j.one, level) for j in kept for level in j.levels]
-    _write(out / "takings.csv", frames.takings(shown))
-    _write(out / "levels.csv", frames.levels(shown, doubts))
-    _write(out / "headline.csv", frames.headline(written["headline"]))
     columns = [field.name for field in fields(floor.Compared)]
-    _write(out / "comparisons.csv", pd.DataFrame([vars(c) for c in compared], columns=columns))
+    made = {
+        "takings": frames.takings(shown),
+        "levels": frames.levels(shown, doubts),
+        "headline": frames.headline(written["headline"]),
+        "comparisons": pd.DataFrame([vars(c) for c in compared], columns=columns),
+    }
+    for name, frame in made.items():
+        _write(out / f"{name}.csv", frame if study.kind == "measured" else frame.assign(mark=REHEARSAL))
     text = json.dumps(written, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     records.write_whole(out / "facts.json", (text + "\n").encode())
     return written
@@ -173,7 +179,7 @@ def _judge(
     doubts, asides = warnings.of_launch(one, study), []
     for level in of:
         what, grave = bounds.beyond(level, limits[level.id])
-        if what and grave:
+        if what and grave and study.kind == "measured":  # a rehearsal's numbers are invented, and may be hurried
             asides.append(f"{level.id}: {what}")
         if what:
             step = "the launch is set aside: find out which is wrong" if grave else "probe again on a quiet machine"

@@ -6,7 +6,7 @@ python -m lib.engines.check cpu full [here]
 import sys
 
 from lib import config, paths
-from lib.engines import registry
+from lib.engines.rehearse import engine as rehearse
 from lib.errors import ConfigError, tell
 
 
@@ -23,7 +23,7 @@ def check(profile: str, depth: str) -> None:
     for name in names:
         try:
             launch = config.load_launch(profile, name)
-            registry.of(launch).check(launch)
+            rehearse.of(study, launch).check(launch)
         except ConfigError as error:
             wrong.append(str(error))
     if not names:
@@ -48,7 +48,7 @@ def check_here(profile: str, depth: str) -> None:
     if list(paths.record(study.name, "any").parent.glob("*.parquet")):
         return
     launches = [config.load_launch(profile, name) for name in config.run_order(study)]
-    reasons = [registry.of(launch).absent(launch) for launch in launches]
+    reasons = [rehearse.of(study, launch).absent(launch) for launch in launches]
     if launches and all(reasons):
         raise ConfigError(
             f"Nothing of profile {profile} can run on this computer, and records/{study.name}/ holds no record. "

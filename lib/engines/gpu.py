@@ -168,6 +168,10 @@ class GpuEngine(Engine):
         """Tokens by the model's own tokenizer: not every server of these tells them."""
         return tokens(server.launch, text, added=False)
 
+    def prompt_tokens(self, launch: Launch, text: str) -> int:
+        """Tokens of a prompt as the engine makes them of it: the text's, and those that the tokenizer puts before."""
+        return tokens(launch, text, added=True)
+
     @contextmanager
     def start(self, launch: Launch, log: Path, progress: Tell) -> Iterator[Server]:
         """Start the server; see `Engine.start`. A container is removed whatever happens."""

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from lib import paths
 from lib.config import Launch, Strict
-from lib.engines import flags, gpu, talk
+from lib.engines import flags, talk
 from lib.engines.base import Server
 from lib.engines.gpu import QUIET, GpuEngine
 from lib.engines.made import HERE, Step
@@ -232,7 +232,7 @@ class TrtllmTriton(GpuEngine):
         if errors:
             raise OSError(f"{path} broke off: {errors[0]}"[:300])
         words = [chunk["text_output"] for chunk in chunks if "text_output" in chunk]
-        counted = {"prompt_tokens": gpu.tokens(server.launch, body["text_input"], added=True),
+        counted = {"prompt_tokens": self.prompt_tokens(server.launch, body["text_input"]),
                    "completion_tokens": len(words)}         # a response a token, also where its text is still empty
         return {"events": len(chunks), "usage": counted, "text": "".join(words)}
 

@@ -19,12 +19,14 @@ import psutil
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from lib import paths, records
+from lib import records
 from lib.config import Launch, Level, Study
-from lib.engines import registry
+from lib.engines import nvml
 from lib.engines.base import Server
+from lib.engines.rehearse import engine as rehearse
 from lib.errors import EngineError, MeasureError, RecordError
 from lib.measure import drive, exchange, preflight, probes, provenance, takings, workload
+from lib.measure.budget import Budget, longest_s
 from lib.measure.clientplan import Plan
 from lib.measure.takings import Taking, note_path, rows_path, samples_path
 from lib.measure.telemetry import Sampler
@@ -42,7 +44,7 @@ def expected_seconds(study: Study, taking: Taking) -> float:
 
 def one_run(
     study: Study, launch: Launch, partial: Path, run: int, missing: list[Taking], meta: dict[str, Any],
-    progress: Progress,
+    progress: Progress, account: Budget,
 ) -> None:
     """Start the server, take what is missing on it, end it. Fills meta's proof, artifact, engine version and runs,
     and after the last run the search's result.
@@ -53,13 +55,13 @@ def one_run(
     """
     note = {"run": run, "started_utc": provenance.utc(), **provenance.load()}
     spent = 0.0
-    engine = registry.of(launch)
+    engine = rehearse.of(study, launch)
 
     def stage(text: str) -> None:
         progress.at(spent, f"run {run}: {text}")
 
     with engine.start(launch, log=partial / f"run-{run}.log", progress=stage) as server:
-        tokenizer = workload.load_tokenizer(paths.ARTIFACTS / study.model.tokenizer / "tokenizer.json")
+        tokenizer = workload.load_tokenizer(rehearse.tokenizer_path(study))
         spent += launch.start_seconds / 3
         meta["proof"], meta["artifact"] = server.proof(), server.artifact
         meta["versions"]["engine"] = server.version
@@ -71,6 +73,7 @@ def one_run(
         rates: dict[str, float] = {}
 
         def take(taking: Taking) -> None:
+            account.reserve(longest_s(study, taking), f"level {taking.level.id} of {launch.name}")
             session = _Session(study, server, tokenizer, partial, progress, spent)
             if taking.level.id not in rates:
                 rates[taking.level.id] = session.warm_up(taking)
@@ -195,16 +198,17 @@ class _Session:
 
     def _sampled(self, plans: list[Plan]) -> list[dict[str, Any]]:
         """Run the client with telemetry beside it."""
-        try:
-            sampler = Sampler(self.server.gauges, self.server.pid)
-        except psutil.Error:
-            self.server.check_alive()
-            raise
-        sampler.start()
-        try:
-            drive.client(plans, self.server, sampler, self.tick)
-        finally:
-            samples = sampler.stop()
+        with nvml.opened() as gpus:
+            try:
+                sampler = Sampler(self.server.gauges, self.server.pid, None if isinstance(gpus, str) else gpus)
+            except psutil.Error:
+                self.server.check_alive()
+                raise
+            sampler.start()
+            try:
+                drive.client(plans, self.server, sampler, self.tick)
+            finally:
+                samples = sampler.stop()
         return [{"t_ns": t, "name": name, "value": value} for t, name, value in samples]
 
     def _keep_interrupted(self, path: Path, taking: Taking) -> None:

@@ -7,6 +7,7 @@ early loses nothing: finished takings close into a record that says so, and `tak
 
 import fcntl
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ import pyarrow.parquet as pq
 
 from lib import config, paths, records
 from lib.config import Launch, Study
-from lib.engines import prepare, registry
+from lib.engines import doctor, prepare
+from lib.engines.rehearse import engine as rehearse
 from lib.errors import EngineError, MeasureError, StudyError
-from lib.measure import hostprobe, probes, provenance, serve, takings
+from lib.measure import budget, hostprobe, probes, provenance, rehearsal, serve, takings
 from lib.progress import Progress
 
 MIN_FREE_BYTES = 1 << 30  # journals of a level are far smaller; a disk this full fails for other reasons first
@@ -43,7 +45,7 @@ def take(profile: str, depth: str, name: str) -> dict[str, Any]:
     StudyError : the launch was tried and ended early. Its finished takings are in its record.
     """
     study, launch = config.load_study(profile, depth), config.load_launch(profile, name)
-    engine = registry.of(launch)
+    engine = rehearse.of(study, launch)
     engine.check(launch)
     target = paths.record(study.name, name)
     with alone(target.parent):
@@ -79,18 +81,59 @@ def _take_missing(study: Study, launch: Launch, target: Path) -> None:
         meta = json.loads(meta_path.read_text()) if meta_path.exists() else _meta(study, launch)
         serve.save(partial, meta)  # whose takings these are is on disk before the first of them
         progress.at(0.0, "making what is missing")
-        prepare.launch(study.model.tokenizer, launch, lambda stage: progress.at(0.0, stage))
-        for run, missing in enumerate(todo):
-            if not missing and not (search_s and run == study.statistics.runs - 1):
-                continue
-            try:
-                serve.one_run(study, launch, partial, run, missing, meta, progress)
-            except (EngineError, MeasureError) as error:
-                trouble = error
-                break
+        with budget.spending(study, launch) as account:
+            _make(study, launch, progress)
+            for run, missing in enumerate(todo):
+                if not missing and not (search_s and run == study.statistics.runs - 1):
+                    continue
+                try:
+                    account.reserve(launch.start_seconds, f"starting {launch.name}")
+                    serve.one_run(study, launch, partial, run, missing, meta, progress, account)
+                except (EngineError, MeasureError) as error:
+                    trouble = error
+                    break
     _close(study, launch, partial, target, meta, str(trouble) if trouble else None)
     if trouble:
         raise trouble
+
+
+def _make(study: Study, launch: Launch, progress: Progress) -> None:
+    """Make what the launch needs before it can start."""
+
+    def tell(stage: str) -> None:
+        progress.at(0.0, stage)
+
+    if study.kind == "rehearsal":
+        rehearsal.prepare(study, launch, tell)
+    else:
+        prepare.launch(study.model.tokenizer, launch, tell)
+
+
+def settled(study: Study, launch: Launch) -> bool:
+    """Whether a launch needs nothing more: its whole record is there, or it is absent with a reason. Reads only."""
+    target = paths.record(study.name, launch.name)
+    try:
+        status = json.loads(target.with_suffix(".outcome.json").read_text())["status"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return bool(
+        status == "absent" or (status == "measured" and already_taken(target, config.config_hash(study, launch)))
+    )
+
+
+def close_early(study: Study, launch: Launch, reason: str) -> int:
+    """Close what an ended measurement finished into the launch's record, for a caller that outlived it.
+
+    Returns
+    -------
+    how many takings were finished; the others stay to be taken.
+    """
+    partial, target = paths.partial(study.name, launch.name), paths.record(study.name, launch.name)
+    done = _finished(study, partial)
+    if (partial / "meta.json").exists():
+        _close(study, launch, partial, target, json.loads((partial / "meta.json").read_text()), reason)
+    _outcome(study, launch, "failed", reason)
+    return len(done)
 
 
 def _meta(study: Study, launch: Launch) -> dict[str, Any]:
@@ -110,6 +153,7 @@ def _meta(study: Study, launch: Launch) -> dict[str, Any]:
         "git": provenance.git(),
         "host_probe": hostprobe.probe(),
         "clock": provenance.clock(),
+        "doctor": doctor.recorded(study, launch) if study.hardware.gpus and study.kind == "measured" else [],
         "started_utc": provenance.utc(),
         "proof": [],
         "artifact": None,
@@ -117,12 +161,17 @@ def _meta(study: Study, launch: Launch) -> dict[str, Any]:
     }
 
 
+def _finished(study: Study, partial: Path) -> list[takings.Taking]:
+    """Takings of a launch that are finished and on disk: its levels' in the order they were taken, then its search's."""
+    planned = [t for run in range(study.statistics.runs) for t in takings.order(study, run)]
+    return [t for t in [*planned, *probes.listed(partial)] if takings.done(partial, t)]
+
+
 def _close(
     study: Study, launch: Launch, partial: Path, target: Path, meta: dict[str, Any], trouble: str | None
 ) -> None:
     """Join the finished takings into one record and, when nothing is missing, remove the partial folder."""
-    planned = [t for run in range(study.statistics.runs) for t in takings.order(study, run)]
-    finished = [t for t in [*planned, *probes.listed(partial)] if takings.done(partial, t)]
+    finished = _finished(study, partial)
     if not finished:
         return
     notes = [json.loads(takings.note_path(partial, t).read_text()) for t in finished]
@@ -223,7 +272,7 @@ def alone(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder.parent / ".measuring.lock").open("a")
+        lock = (folder.parent / f".measuring-{_here()}.lock").open("a")
         (folder / ".writable").touch()
         (folder / ".writable").unlink()
     except OSError as error:
@@ -238,6 +287,11 @@ def alone(folder: Path) -> Iterator[None]:
             print("Another launch is being measured on this computer; waiting for it to end.", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _here() -> str:
+    """Name this computer among those that may share the folder of records: its node under Slurm, else this boot."""
+    return os.environ.get("STUDY_NODE") or Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
 
 
 def _enough_disk(folder: Path) -> None:

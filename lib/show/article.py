@@ -27,6 +27,7 @@ ACTIVE = re.compile(r"[\\`*_{}\[\]()#+\-!|~$^:<>&\"'=]")  # what Markdown, mathe
 COMMAND = re.compile(r"&#96;(make [a-z]+)&#96;")  # the study's own commands in reasons, already made harmless
 HELD = re.compile(r"<!--held (\d+)-->")
 CORES_APART = 4  # from here on the client has cores of its own
+TABLE = re.compile(r"(<table[^>]*>\s*)(<caption>)?")
 REFERENCE = re.compile(r"<!--figure ([\w-]+)-->")
 
 
@@ -212,6 +213,8 @@ class Page:
         )
         while HELD.search(text):
             text = HELD.sub(lambda m: self.held[int(m[1])], text)
+        if self.kind == "rehearsed":
+            text = TABLE.sub(lambda m: f"{m[1]}<caption><b>REHEARSAL</b> {'' if m[2] else '</caption>'}", text)
         return REFERENCE.sub(self._number, text), renderer.headings
 
     def _number(self, found: re.Match[str]) -> str:

@@ -1,0 +1,1 @@
+"""Stand-ins for engines that need GPUs: the same command lines, the same streams, no model. For rehearsals only."""
