@@ -16,12 +16,12 @@ from typing import ClassVar
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from lib import environments, paths
+from lib import config, environments, paths
 from lib.config import Strict
 from lib.engines import base, build, registry, talk
 from lib.engines.base import Engine
 from lib.engines.proof import Precision, claim
-from lib.errors import tell
+from lib.errors import EngineError, tell
 from lib.measure import hostprobe, session, workers
 from lib.measure.finance import Writer
 
@@ -141,6 +141,15 @@ def stand_in(root: Path) -> None:
     if os.environ.get("CLIENTS"):
         workers.workers_needed = lambda events_per_s, cores: int(os.environ["CLIENTS"])
     os.environ["STUDY_TERMINAL"] = "none"
+
+
+def work(root: Path, name: str, refuse: bool) -> None:
+    """Take one launch, or fail as one does that says why."""
+    stand_in(root)
+    if refuse:
+        session._outcome(config.load_study("mini"), config.load_launch("mini", name), "failed", "made to fail.")
+        raise EngineError("made to fail.")
+    session.take("mini", "default", name)
 
 
 def main() -> None:

@@ -1,0 +1,230 @@
+"""Launches as jobs of a real Slurm: done, failed, cancelled, killed, out of time, and a login shell that goes away.
+
+Needs root and Slurm's packages, and says so where it skips; with CI set it fails instead.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from lib import config, paths, records
+from lib.errors import ConfigError, MeasureError
+from lib.measure import jobs, slurm
+from tests import mini_study, slurm_box
+
+LOGIN = [sys.executable, str(Path(__file__).with_name("slurm_login.py"))]
+
+
+@pytest.fixture(scope="module")
+def box():
+    why = slurm_box.lacking()
+    if why and os.environ.get("CI"):
+        pytest.fail(f"CI must run these tests: {why}")
+    if why:
+        pytest.skip(f"SLURM IS NOT TESTED HERE: {why}")
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    running = slurm_box.Box(folder)
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Miniature studies on a machine of eight GPUs."""
+    folder = tmp_path_factory.mktemp("study")
+    mini_study.prepare(folder, **{n: {} for n in ("one", "two", "stopped", "late", "lost", "lazy", "held", "frail")})
+    study = folder / "config" / "mini" / "study.yaml"
+    study.write_text(study.read_text().replace("gpus: 0", "gpus: 8").replace("repeats: 2", "repeats: 1"))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(root, monkeypatch):
+    for name, folder in (("CONFIG", "config"), ("ARTIFACTS", "artifacts"), ("RECORDS", "records")):
+        monkeypatch.setattr(paths, name, root / folder)
+
+
+def login(box, root, what, name):
+    """Start what make would start on the login node."""
+    environment = box.environment | {"PYTHONPATH": str(paths.ROOT)}
+    command = [*LOGIN, str(root), what, name]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def told(process):
+    """Exit status and last words."""
+    _, said = process.communicate(timeout=90)
+    assert "Traceback" not in said, said
+    return process.returncode, said
+
+
+def until(true, within=30.0):
+    limit = time.monotonic() + within
+    while not (found := true()):
+        assert time.monotonic() < limit, "it never came"
+        time.sleep(0.05)
+    return found
+
+
+def outcome(name):
+    return json.loads(paths.record("mini", name).with_suffix(".outcome.json").read_text())
+
+
+def job_of(name):
+    note = paths.RECORDS / "mini" / f"{name}.job.json"
+    return json.loads(until(lambda: note.exists() and note.read_text()))["id"]
+
+
+def test_two_launches_run_at_once_each_on_a_whole_node_of_its_own(box, root):
+    shells = [login(box, root, "take", name) for name in ("one", "two")]
+    assert [told(shell)[0] for shell in shells] == [0, 0]
+    one, two = (json.loads((root / f"{name}.target").read_text()) for name in ("one", "two"))
+    assert {one["node"], two["node"]} == set(slurm_box.NODES)
+    assert one["began"] < two["ended"] and two["began"] < one["ended"]
+    for seen in (one, two):
+        assert seen["gpus"] == "0,1,2,3,4,5,6,7" and not seen["slurm"]
+    for name in ("one", "two"):
+        assert records.read(paths.record("mini", name)).meta["incomplete"] is None
+        assert not (paths.RECORDS / "mini" / f"{name}.job.json").exists()
+
+
+@pytest.fixture(scope="module")
+def late(box, root):
+    """A job that runs into its time limit while other tests run: Slurm looks at limits every half minute."""
+    shell = login(box, root, "linger", "late")
+    until((root / "late.began").exists)
+    seen = json.loads((root / "late.began").read_text())
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 1))
+    box.ask("scontrol", "update", f"jobid={seen['job']}", f"EndTime={end}")
+    yield shell, seen
+    shell.kill()
+
+
+def test_a_measurement_that_fails_says_why(box, root, late):
+    status, said = told(login(box, root, "refuse", "frail"))
+    assert status == 2 and "made to fail" in said and "log is" in said
+    assert outcome("frail")["status"] == "failed"
+
+
+def test_zero_is_not_believed_where_nothing_was_left(box, root, late):
+    status, said = told(login(box, root, "shirk", "lazy"))
+    assert status == 2 and "(COMPLETED) before it had finished" in said
+    assert outcome("lazy")["status"] == "failed" and not (root / "lazy.target").exists()
+
+
+def test_a_cancelled_job_keeps_its_finished_levels(box, root, late):
+    shell = login(box, root, "take", "stopped")
+    until(lambda: list(paths.partial("mini", "stopped").glob("r*-*.telemetry.parquet")))
+    until(lambda: [p for p in paths.partial("mini", "stopped").glob("r*.json") if "plan" not in p.name])
+    box.ask("scancel", job_of("stopped"))
+    status, said = told(shell)
+    assert status == 2 and "was cancelled" in said and "finished taking(s) are kept" in said
+    kept = records.read(paths.record("mini", "stopped")).meta
+    assert "was cancelled" in kept["incomplete"] and len(kept["takings"]) == 1
+    assert outcome("stopped")["status"] == "failed" and "was cancelled" in outcome("stopped")["reason"]
+
+
+def test_the_job_outlives_the_login_shell_and_is_found_again(box, root, late):
+    shell = login(box, root, "leave", slurm.BUILD)
+    until((root / "-.began").exists)
+    number = job_of("build")
+    shell.send_signal(signal.SIGHUP)
+    shell.wait()
+    assert told(login(box, root, "shirk", slurm.BUILD))[0] == 0  # it did not submit what it was given: it waited
+    assert json.loads((root / "-.target").read_text())["job"] == number
+
+
+def test_ctrl_c_cancels_the_job(box, root, late):
+    shell = login(box, root, "linger", "held")
+    until((root / "held.began").exists)
+    number = job_of("held")
+    shell.send_signal(signal.SIGINT)
+    status, said = told(shell)
+    assert status == 130 and f"job {number} was cancelled" in said
+    until(lambda: "JobState=CANCELLED" in box.ask("scontrol", "show", "job", number))
+
+
+def test_a_node_that_dies_takes_its_job_with_it_and_is_named(box, root, late):
+    shell = login(box, root, "linger", "lost")
+    until((root / "lost.began").exists)
+    box.kill_node(json.loads((root / "lost.began").read_text())["node"])
+    status, said = told(shell)
+    assert status == 2 and "lost its node (NODE_FAIL" in said
+    assert outcome("lost")["status"] == "failed"
+
+
+def test_the_time_limit_is_told(box, root, late):
+    status, said = told(late[0])
+    assert status == 2 and "reached its time limit (TIMEOUT" in said
+    assert outcome("late")["status"] == "failed" and "time limit" in outcome("late")["reason"]
+
+
+# -- without Slurm ---------------------------------------------------------------------------------
+def work(root, name="one"):
+    launch = None if name == slurm.BUILD else config.load_launch("mini", name)
+    return slurm.Work(config.load_study("mini"), launch, root / f"{name}.x", ("python", "a b.py"))
+
+
+def test_a_job_asks_for_a_whole_node_with_its_gpus_and_what_the_cluster_wants(root):
+    asked = slurm.Cluster(partition="h100", account="desk", options=("--qos=short",))
+    given = slurm.options(work(root), asked)
+    whole = {"--exclusive", "--nodes=1", "--gres=gpu:8", "--no-requeue"}
+    assert whole | {"--partition=h100", "--account=desk"} <= set(given)
+    assert given[-1] == "--qos=short" and f"--time={slurm.minutes(work(root), asked)}" in given
+    assert slurm.minutes(work(root), slurm.Cluster(minutes=7)) == 7
+    assert slurm.minutes(work(root, slurm.BUILD), asked) == 180
+    assert "--gres=gpu:h100:4" in slurm.options(work(root), slurm.Cluster(gres="gpu:h100:4"))
+
+
+def test_the_script_hides_slurm_from_mpi_but_not_from_pyxis():
+    assert "unset" in slurm.script(("a",), False) and "unset" not in slurm.script(("a",), True)
+    assert "exec python 'a b.py'" in slurm.script(("python", "a b.py"), False)
+
+
+def test_a_mistake_in_the_clusters_file_is_told(root):
+    path = root / "config" / slurm.FILE
+    path.write_text("partitoin: gpu\n")
+    try:
+        with pytest.raises(ConfigError, match="did you mean 'partition'"):
+            slurm.cluster()
+    finally:
+        path.unlink()
+    assert slurm.cluster() == slurm.Cluster()
+
+
+def test_without_slurm_it_is_said_where_to_run(root, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match="login node"):
+        slurm.run(work(root))
+
+
+def test_a_silent_controller_is_not_an_ended_job(monkeypatch):
+    class Quiet:
+        def at(self, done, stage):
+            pass
+
+    answers = iter([OSError("timed out"), jobs.State("RUNNING"), OSError("timed out"), jobs.State("TIMEOUT")])
+
+    def state(job):
+        found = next(answers)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    monkeypatch.setattr(jobs, "state", state)
+    assert jobs.wait("1", Quiet(), 0.0).name == "TIMEOUT"
+    monkeypatch.setattr(jobs, "SILENT_S", -1.0)
+    monkeypatch.setattr(jobs, "state", lambda job: (_ for _ in ()).throw(OSError("timed out")))
+    with pytest.raises(MeasureError, match="may go on"):
+        jobs.wait("1", Quiet(), 0.0)
