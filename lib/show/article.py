@@ -3,7 +3,8 @@
 Rules: no number is typed in the prose, each comes from facts with its unit and mark (lib.show.numbers); a fact or a
 figure that the prose names and that does not exist stops the build with its name; whatever comes from facts is text,
 never markup of HTML or Markdown. The page is one file that loads nothing: its content security policy forbids
-scripts and every request. Markdown is read by mistune, which nbconvert brings anyway; mathematics becomes MathML.
+every request and every script but the explorer's, by their hashes. Markdown is read by mistune, which nbconvert brings
+anyway; mathematics becomes MathML.
 """
 
 import json
@@ -21,7 +22,7 @@ from markupsafe import Markup, escape
 
 from lib import paths, records
 from lib.errors import NoValue, RecordError, tell
-from lib.show import datatables, levelwords, numbers, pictures, plots_h100, style, verdict
+from lib.show import datatables, explorer, levelwords, numbers, pictures, plots_h100, style, verdict
 
 ACTIVE = re.compile(r"[\\`*_{}\[\]()#+\-!|~$^:<>&\"'=]")  # what Markdown, mathematics or HTML would read
 COMMAND = re.compile(r"&#96;(make [a-z]+)&#96;")  # the study's own commands in reasons, already made harmless
@@ -36,6 +37,10 @@ class Facts(dict[str, Any]):
 
     path = ""
 
+    def __missing__(self, key: str) -> Any:
+        """Name a fact that is not there in full."""
+        raise KeyError(f"{self.path}.{key}".lstrip("."))
+
 
 class Missing(jinja2.StrictUndefined):
     """A fact the prose asks for and facts.json does not have."""
@@ -46,7 +51,9 @@ class Missing(jinja2.StrictUndefined):
         return f"{where}.{self._undefined_name}".lstrip(".")
 
 
-def render(facts: Mapping[str, Any], figures: Path, tables: Path, out: Path) -> Path:
+def render(
+    facts: Mapping[str, Any], figures: Path, tables: Path, out: Path, card: Mapping[str, str] | None = None
+) -> Path:
     """Write the page.
 
     Parameters
@@ -55,6 +62,7 @@ def render(facts: Mapping[str, Any], figures: Path, tables: Path, out: Path) -> 
     figures : folder of the study's SVG figures.
     tables : folder of its CSV tables.
     out : the HTML file.
+    card : description, image and url of what others see when the page is shared; without it no page lies beside it.
 
     Raises
     ------
@@ -71,6 +79,7 @@ def render(facts: Mapping[str, Any], figures: Path, tables: Path, out: Path) -> 
             "of_article": shown["h100"].get("measured_rows", 0),
             "taken": sorted({launch["started_utc"][:10] for launch in shown["launches"].values()}),
             "cores_apart": CORES_APART,
+            "explorer": explorer.make(shown),
         }
         prose = world.get_template("article.md").render(**shown, **places, **told, facts=shown)
         body, contents = page.compose(prose)
@@ -78,9 +87,10 @@ def render(facts: Mapping[str, Any], figures: Path, tables: Path, out: Path) -> 
             title=shown["study"]["title"],
             study=shown["study"],
             body=Markup(body),
+            explorer=told["explorer"],
             contents=contents,
-            themes={variable: colour for colour, variable in style.THEMED.items()},
-            style=Markup((paths.REPORT_SOURCES / "template" / "style.css").read_text()),
+            card=card,
+            **dress(),
         )
     except (jinja2.UndefinedError, KeyError) as error:
         name = error.message if isinstance(error, jinja2.UndefinedError) else error.args[0]
@@ -129,6 +139,14 @@ def templates() -> jinja2.Environment:
         "doubts": verdict.doubts,
     }
     return world
+
+
+def dress() -> dict[str, Any]:
+    """Return what every page wears: the colours of the figures as CSS variables, and the style sheet."""
+    return {
+        "themes": {variable: colour for colour, variable in style.THEMED.items()},
+        "style": Markup((paths.REPORT_SOURCES / "template" / "style.css").read_text()),
+    }
 
 
 def pathed(value: Any, path: str = "") -> Any:
