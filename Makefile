@@ -36,7 +36,7 @@ export STUDY_MAX_COST := $(MAX_COST)
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: help report measured article plan lab test lint remeasure predict calibrate crosscheck picture shard-probe clean env check \
-        rehearse canary doctor
+        rehearse canary doctor publish verify-site compare
 
 ##@ The study
 
@@ -75,13 +75,25 @@ canary: env check $(B)/canary.txt  ## ten minutes before an expensive study: its
 doctor: env  ## look this computer over before money is spent on it: GPUs, links, clocks, disk, models, images, limits
 	@$(STUDY_PYTHON) -m lib.engines.doctor $(PROFILE) $(DEPTH)
 
-lab: env  ## open JupyterLab on the first notebook
-	@env -u STUDY_TERMINAL $(STUDY_PYTHON) -m jupyterlab --ip=127.0.0.1 notebooks/00_start_here.ipynb
+lab: env  ## open JupyterLab: on the explorer where this profile is built, else on the first notebook
+	@env -u STUDY_TERMINAL $(STUDY_PYTHON) -m jupyterlab --ip=127.0.0.1 \
+	notebooks/$(if $(wildcard $(TABLES)/facts.json),07_explore,00_start_here).ipynb
 
 remeasure: env  ## put a record aside and take it again: make remeasure LAUNCH=name (or all of the profile)
 	@$(STUDY_PYTHON) -m lib.measure.remeasure $(PROFILE) $(DEPTH) $(LAUNCH)
 	@rm -f $(if $(LAUNCH),$(B)/02_measure-$(LAUNCH).ipynb,$(MEASURED))
 	@$(MAKE) --no-print-directory report
+
+##@ Telling it
+
+publish: article  ## make report/site: page, PDF, figures, tables, records, checksums, and one archive (URL=https://... if known)
+	@$(STUDY_PYTHON) -m lib.publish.site $(PROFILE) $(DEPTH) $(URL)
+
+verify-site: env  ## check a site: checksums, links, every number against its facts, and in a browser (SITE=report/site)
+	@$(STUDY_PYTHON) -m lib.publish.verify $(SITE)
+
+compare: env  ## what changed between two runs beyond the noise floor: make compare A=cpu B=cpu-full (or folders of tables)
+	@$(STUDY_PYTHON) -m lib.publish.compare "$(A)" "$(B)"
 
 ##@ The rules behind it
 
@@ -110,7 +122,8 @@ $(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
 # numbers -> pictures
-DRAWING := $(filter-out %/article.py %/pictures.py %/datatables.py %/readme.py,$(wildcard lib/show/*.py))
+NO_DRAWING := article pictures datatables readme browser explore explorer plots_explore
+DRAWING := $(filter-out $(NO_DRAWING:%=lib/show/%.py),$(wildcard lib/show/*.py))
 $(B)/06_%.ipynb: notebooks/06_%.ipynb $(B)/05_tables.ipynb $(DRAWING)
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
@@ -157,8 +170,8 @@ lint:
 	@.venvs/test/bin/mypy
 
 clean:  ## remove what is free to make again; records, models and environments stay
-	@rm -rf build figures/*/ report/tables report/index.html report/smoke report/cpu report/cpu-full report/capacity
+	@rm -rf build figures/*/ report/tables report/index.html report/site report/compare.html report/*.tar.gz* report/smoke report/cpu report/cpu-full report/capacity
 
 help:  ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^##@ [^T]/ || /^##@ The study/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / && !/rules behind/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@printf "\nVariables: PROFILE=%s (smoke, cpu, ...)  DEPTH=%s (default, full)  CLUSTER=slurm  MAX_COST=dollars\n" "$(PROFILE)" "$(DEPTH)"

@@ -94,15 +94,15 @@ def compare_all(launches: Mapping[str, Sequence[Level]], floor: Floor) -> list[C
             r.high,
             p,
             floor.spread.get(metric),
-            "not distinguishable" if (why := _why(r.ratio, p, floor.spread.get(metric))) else "differs",
+            "not distinguishable" if (why := explanation(r.ratio, p, floor.spread.get(metric))) else "differs",
             why,
         )
         for (a, b, metric, level, r), p in zip(found, corrected, strict=True)
     ]
 
 
-def _why(ratio: float, p: float, floor: float | None) -> str | None:
-    """What else may explain a difference; chance first, for it is the stronger objection."""
+def explanation(ratio: float, p: float, floor: float | None) -> str | None:
+    """Say what else may explain a difference (chance, floor, or None); chance first, the stronger objection."""
     if p >= SIGNIFICANT:
         return "chance"
     return "floor" if floor is not None and max(ratio, 1 / ratio) - 1 < floor else None
