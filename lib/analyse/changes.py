@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from lib import stats
+from lib import loads, stats
 from lib.analyse.floor import COMPARED, explanation
 from lib.errors import RecordError
 
@@ -61,10 +61,10 @@ def changes(
     for a, b in pairs:
         x, y = before[before["launch"] == a], after[after["launch"] == b]
         for level in [name for name in dict.fromkeys(x["level"]) if name in set(y["level"])]:
-            closed = (x.loc[x["level"] == level, "kind"] == "closed").all()
+            saturated = x.loc[x["level"] == level, "kind"].isin(loads.SATURATED).all()
             for metric in COMPARED:
-                if metric == "output_tok_s" and not closed:
-                    continue  # arrivals decide an open level's throughput
+                if metric == "output_tok_s" and not saturated:
+                    continue  # arrivals or pauses decide it, not the server
                 old, new = values(x, level, metric), values(y, level, metric)
                 result = stats.compare(new, old)
                 if result is not None:
