@@ -86,7 +86,7 @@ remeasure: env  ## put a record aside and take it again: make remeasure LAUNCH=n
 
 ##@ Telling it
 
-publish: article  ## make report/site: page, PDF, figures, tables, records, checksums, and one archive (URL=https://... if known)
+publish: env article  ## make report/site: page, PDF, figures, tables, records, checksums, and one archive (URL=https://... if known)
 	@$(STUDY_PYTHON) -m lib.publish.site $(PROFILE) $(DEPTH) $(URL)
 
 verify-site: env  ## check a site: checksums, links, every number against its facts, and in a browser (SITE=report/site)

@@ -12,8 +12,9 @@ from urllib.parse import urlencode
 import pytest
 from test_article import Outline, page
 
-from lib import records
+from lib import environments, records
 from lib.analyse import asked, whatif
+from lib.errors import EngineError
 from lib.show import browser, explorer
 
 SEEN = """(() => {
@@ -286,3 +287,20 @@ def test_the_chart_library_is_the_one_named():
     ):
         assert records.sha256(explorer.LIBRARY / name) == digest
     assert "MIT License" in (explorer.LIBRARY / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_an_accessibility_checker_finds_nothing(tab, made, dark, monkeypatch):
+    """Runs axe over the whole page with its details open, in both colour schemes."""
+    try:
+        axe = next(environments.ensure("axe").parents[1].glob("lib/python3*/site-packages/*/axe.min.js"))
+    except EngineError as refusal:
+        pytest.skip(f"NO AXE: accessibility is not checked; {refusal}")
+    monkeypatch.setattr(browser, "PATIENCE_S", 240.0)  # it reads every element, on a machine that may be busy
+    tab.view(1280, 900, dark=dark)
+    tab.open(made[1] / "page.html")
+    tab.run('for (const e of document.querySelectorAll("details")) e.open = true')
+    tab.run(axe.read_text(encoding="utf-8") + "; 1")
+    found = tab.run("""axe.run(document, { resultTypes: ["violations"] })
+      .then((r) => r.violations.map((v) => `${v.impact} ${v.id}: ${v.nodes[0].html.slice(0, 200)}`))""")
+    assert found == []

@@ -203,15 +203,20 @@
     const values = drawn.map((p) => p[key]);
     return values.length ? [Math.min(...values) * 0.75, Math.max(...values) * 1.33] : [1, 10];
   };
-  const ticks = (low, high) => {
-    const steps = high / low > 300 ? [1] : high / low > 12 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7], all = [];
+  const STEPPED = [[1, 1.5, 2, 3, 4, 5, 7], [1, 2, 5], [1, 3], [1]];
+  const stepped = (steps, low, high) => {
+    const all = [];
     for (let power = Math.floor(Math.log10(low)); 10 ** power < high; power++) all.push(...steps.map((s) => s * 10 ** power));
     return all.filter((v) => v >= low && v <= high);
+  };
+  const ticks = (low, high, room) => {
+    const all = STEPPED.map((steps) => stepped(steps, low, high));
+    return all.find((found) => found.length <= room) || all.at(-1);
   };
   const axis = (label, more) => ({
     label, stroke: () => css("--muted"), font: `11px ${css("--sans")}`, labelFont: `11px ${css("--sans")}`,
     grid: { stroke: () => css("--grid"), width: 1 }, ticks: { stroke: () => css("--grid"), width: 1 },
-    splits: (plot, which, low, high) => ticks(low, high), filter: (plot, all) => all, values: (plot, all) => all.map((v) => digits(v)), ...more,
+    splits: (plot, which, low, high) => ticks(low, high, (which ? 270 / 30 : (size().width - 90) / 52)), filter: (plot, all) => all, values: (plot, all) => all.map((v) => digits(v)), ...more,
   });
   const series = () => {
     const sorted = [...drawn].sort((a, b) => a.x - b.x);
