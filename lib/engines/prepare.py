@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from lib import config
+from lib import config, depths
 from lib.config import Launch
 from lib.engines import build, made, registry
 from lib.engines.gpu import GpuEngine
@@ -51,13 +51,17 @@ def needed(profile: str) -> list[str]:
     return [name for name in build.needed(profile) if name in wanted]
 
 
-def build_all(profile: str) -> list[Made]:
+def build_all(profile: str, depth: str = "default") -> list[Made]:
     """Make what a profile needs, two models at a time, with progress; what fails is told and the rest goes on.
+
+    A rehearsal needs nothing real: its stand-ins make what they need when a launch starts.
 
     Returns
     -------
     manifests in build order; for what was not made {"artifact", "failed": paragraph}.
     """
+    if depth == depths.REHEARSAL:
+        return []
     launches, absent = able(profile)
     names = needed(profile)
     todo, under_way, stopped = [n for n in names if build.cached(n) is None], set[str](), threading.Event()
