@@ -33,9 +33,9 @@ DISK_GB = {"vllm-cpu": 4.0, "quantize": 2.5, "study": 1.2, "test": 1.5, "llama-c
 COMPILED = ("study", "vllm-cpu")
 NEVER = ("torchvision", "torchaudio", "torchcodec", "llm", "llm-llama-cpp", "llama-cpp-python", "playwright")
 """Left out of every lock: torchvision and its kin are built for another torch and break the import of transformers;
-llm and llama-cpp-python come with the model's package, and playwright with axe's, which are wanted for a file alone. The
-locks for GPUs keep torchvision: theirs is built for their torch; of theirs pyairports is left out, an empty package that
-guided decoding alone would ask for."""
+llm and llama-cpp-python come with the model's package, and playwright with axe's, which are wanted for a file alone.
+The locks for GPUs keep torchvision: theirs is built for their torch; of theirs pyairports is left out, an empty package
+that guided decoding alone would ask for."""
 GPU = ("vllm-0.6.2", "vllm-0.24.0")
 UNLOCKED = {
     "tensorrt-llm-0.12.0": "its wheel lies on NVIDIA's own index, is for Python 3.10, needs MPI: run it in its image",

@@ -6,6 +6,7 @@ and predicted levels never share a work. Refused: nothing of its own.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
@@ -16,7 +17,6 @@ from lib.analyse.levels import REACHED
 METRICS = ("ttft", "tpot")
 DIGITS = 9  # as in the tables
 POLICY = "chunked"  # today's default of both engines; the other is predicted for vLLM alone
-NO_MEDIAN = "the prediction has no median of TPOT"
 
 
 def block(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,6 +43,8 @@ def _measured(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     study, sla, launches = facts["study"], facts["sla"], facts["launches"]
     again = {row["launch"] for row in facts["headline"] if row["repeat_of"]}
     price, gpus = study["price"], int(study["hardware"]["gpus"])
+    # Launches of one engine and precision that differ in an option are told apart by their names.
+    alike = Counter((of["engine"], of["precision"]) for launch, of in launches.items() if launch not in again)
     works = []
     for name, workload in study["workloads"].items():
         contenders = []
@@ -51,7 +53,8 @@ def _measured(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
             if levels and launch not in again:
                 ordered = sorted(levels, key=lambda x: x["load"])
                 variant = {"name": "", "source": of["source"], "levels": ordered}
-                contenders.append(_named(of["engine"], of["precision"], "") | {"variants": [variant]})
+                who = of["engine"], of["precision"]
+                contenders.append(_named(*who, launch if alike[who] > 1 else "") | {"variants": [variant]})
         if not contenders:
             continue
         usd = price["value"] / (gpus or 1) if price["value"] is not None else None
@@ -69,7 +72,6 @@ def _measured(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "model": study["model"]["name"],
                 "says": workload["reads_like"],
                 "mark": "measured" if study["kind"] == "measured" else "rehearsed",
-                "medians": True,
                 "units": gpus or 1,
                 "unit": "GPU" if gpus else "computer",
                 "price_mark": price["mark"],
@@ -135,7 +137,6 @@ def _predicted(h100: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "model": "Llama-3-70B",
                 "says": f"{name}, {shape['isl']} tokens in and {shape['osl']} out in the mean",
                 "mark": "predicted",
-                "medians": False,
                 "units": 8,
                 "unit": "GPU",
                 "price_mark": price["mark"],
@@ -160,8 +161,7 @@ def _forecast(row: Mapping[str, Any]) -> dict[str, Any]:
         "failed": 0,
         "reached": True,
         "out": estimate("output_tok_s", 1.0),
-        "ttft": {p: [*estimate(f"ttft_{p}_s", 1e3), why] for p in ("p50", "p95")},
-        "tpot": {"p50": [None, None, None, NO_MEDIAN], "p95": [*estimate("tpot_p95_s", 1e3), why]},
+        **{m: {p: [*estimate(f"{m}_{p}_s", 1e3), why] for p in ("p50", "p95")} for m in METRICS},
     }
 
 

@@ -41,6 +41,7 @@ class Row:
 
     contender: Contender
     layout: str
+    source: str
     carries: int | None  # at once on one node; None where no level is shown to
     answer: str  # yes | no | undecided: whether one node carries the sessions asked for
     why: str
@@ -136,7 +137,7 @@ def _row(contender: Contender, work: Mapping[str, Any], q: Question, budget: flo
     if mark != "rehearsed":
         mark = weakest([mark, work["price_mark"] if as_stated else "assumed"])
     nodes = math.ceil(q.sessions / carries) if carries else None
-    return Row(contender, variant["name"], carries, verdict, why, nodes, out, cost, mark)
+    return Row(contender, variant["name"], variant["source"], carries, verdict, why, nodes, out, cost, mark)
 
 
 def _carries(levels: Sequence[Level], q: Question, budget: float) -> tuple[int | None, tuple[str, str] | None]:

@@ -65,7 +65,7 @@ def question(study: Study) -> Widget:
         for name, key in (("engines", "engine"), ("precisions", "precision")):
             of[name].options = list(dict.fromkeys(c[key] for c in work["contenders"]))
             of[name].value = of[name].options
-        of["medians"].value, of["medians"].disabled = False, not work["medians"]
+        of["medians"].value = False
 
     def show(**now: Any) -> Sequence[Widget]:
         work = works[now["work"]]

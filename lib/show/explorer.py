@@ -39,12 +39,14 @@ class Cell:
     small: str = ""
     of: str = ""
     look: Mapping[str, Any] | None = None
+    source: str = ""
 
     def __html__(self) -> Markup:
         """Write the cell as the script writes it."""
-        tag, scope = ("th", Markup(' scope="row"')) if self.look else ("td", Markup(""))
-        swatch, of = Markup(""), Markup(' class="{}"').format(self.of) if self.of else Markup("")
+        tag, scope, swatch = "td", Markup(""), Markup("")
+        of = Markup(' class="{}"').format(self.of) if self.of else Markup("")
         if self.look:
+            tag, scope = "th", Markup(' scope="row" title="{}"').format(self.source)
             swatch = Markup('<span class="swatch {}" aria-hidden="true">{}</span>').format(
                 self.look["colour"].removeprefix("--"), self.look["glyph"]
             )
@@ -151,7 +153,7 @@ def cells(row: whatif.Row, work: Mapping[str, Any]) -> list[Cell]:
     """Lay an answer's row out: contender, at once on one node, kept there?, nodes, output, cost."""
     mark, none = work["mark"], Cell("none shown", of="num missing")
     return [
-        Cell(row.contender["name"], small=row.layout, look=row.contender),
+        Cell(row.contender["name"], small=row.layout, look=row.contender, source=row.source),
         Cell(numbers.digits(row.carries), mark, of="num") if row.carries else none,
         Cell(row.answer, small=row.why, of=row.answer),
         Cell(numbers.digits(row.nodes), mark, of="num") if row.nodes else none,

@@ -71,7 +71,7 @@
     const out = level && level.out[0] ? level.out : null, node = (asked.usd_per_hour || 0) * work.units;
     const each = out && node ? out.map((x) => (x ? (node / (x * 3600)) * 1e6 : null)) : null;
     return {
-      contender, answer, why, out, layout: best.variant.name, carries: level ? level.load : null,
+      contender, answer, why, out, layout: best.variant.name, source: best.variant.source, carries: level ? level.load : null,
       nodes: level ? Math.ceil(asked.sessions / level.load) : null, cost: each && [each[0], each[2], each[1]],
     };
   };
@@ -117,7 +117,7 @@
   const cells = (row) => {
     const number = (value, mark) => ({ text: digits(value[0]), mark, small: limits(value), of: "num" });
     return [
-      { text: row.contender.name, small: row.layout, head: true, look: row.contender },
+      { text: row.contender.name, small: row.layout, head: true, look: row.contender, source: row.source },
       row.carries ? { text: digits(row.carries), mark: work.mark, of: "num" } : missing("none shown"),
       { text: row.answer, small: row.why, of: row.answer },
       row.nodes ? { text: digits(row.nodes), mark: work.mark, of: "num" } : missing("none shown"),
@@ -146,7 +146,7 @@
   };
   const cellOf = (cell) => {
     const made = element(cell.head ? "th" : "td", "", cell.of || "");
-    if (cell.head) made.scope = "row";
+    if (cell.head) Object.assign(made, { scope: "row", title: cell.source });
     if (cell.look) made.append(swatch(cell.look));
     made.append(cell.text);
     if (cell.mark) made.append(markOf(cell.mark));
@@ -166,7 +166,7 @@
   const levelLines = (all) => all.map(({ contender, variant, level }) => {
     const [answer, why] = judge(level), p95 = (e) => e[2] === null ? missing(e[3] ? "unsupported" : "missing") : { text: digits(e[2]), mark: work.mark, of: "num" };
     return [
-      { text: contender.name, small: variant.name, head: true, look: contender }, { text: digits(level.load), mark: "assumed", of: "num" },
+      { text: contender.name, small: variant.name, head: true, look: contender, source: variant.source }, { text: digits(level.load), mark: "assumed", of: "num" },
       p95(level.ttft[asked.by]), p95(level.tpot[asked.by]), { text: digits(level.out[0]), mark: work.mark, of: "num" }, { text: answer, small: why, of: answer },
     ];
   });
@@ -288,7 +288,7 @@
     for (const key of ["engines", "precisions"]) {
       if (query.has(key)) asked[key] = new Set(query.get(key).split(",").filter((v) => allOf(key).includes(v)));
     }
-    if (query.get("by") === "p50" && work.medians) asked.by = "p50";
+    if (query.get("by") === "p50") asked.by = "p50";
   };
   const show = () => {
     at("work").value = work.key;
@@ -301,7 +301,6 @@
       toSlide(name);
     }
     at("by").checked = asked.by === "p50";
-    at("by").disabled = !work.medians;
     boxes("engines");
     boxes("precisions");
   };
