@@ -11,7 +11,13 @@ from lib import paths
 
 FLOOR = ["errors", "paths", "depths", "loads", "explain", "config", "records", "metrics", "stats", "progress", "glance"]
 # What each wing may import, besides the floor and itself.
-WINGS = {"engines": {"environments"}, "measure": {"engines", "environments"}, "analyse": set(), "show": {"analyse"}, "publish": {"show", "analyse", "environments"}}
+WINGS = {
+    "engines": {"environments"},
+    "measure": {"engines", "environments"},
+    "analyse": set(),
+    "show": {"analyse"},
+    "publish": {"show", "analyse", "environments"},
+}
 MEASURING_MUST_NOT_LOAD = {"pandas", "seaborn", "matplotlib"}
 READING_MUST_NOT_LOAD = {
     "torch",

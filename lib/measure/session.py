@@ -162,7 +162,7 @@ def _meta(study: Study, launch: Launch) -> dict[str, Any]:
 
 
 def _finished(study: Study, partial: Path) -> list[takings.Taking]:
-    """Takings of a launch that are finished and on disk: its levels' in the order they were taken, then its search's."""
+    """Takings of a launch that are finished and on disk: its levels' as they were taken, then its search's."""
     planned = [t for run in range(study.statistics.runs) for t in takings.order(study, run)]
     return [t for t in [*planned, *probes.listed(partial)] if takings.done(partial, t)]
 
