@@ -250,7 +250,7 @@ def test_the_whole_record_from_the_study_to_the_file(tmp_path, monkeypatch):
 
     peer = SimpleNamespace(NAME="peer", TITLE="A peer", version=lambda: "1", prepare=cannot)
     for module, name, value in (
-        (crosscheck.registry, "engine", lambda name: Engine()),
+        (crosscheck.registry, "of", lambda launch: Engine()),
         (crosscheck.build, "build", lambda artifact: None),
         (crosscheck.environments, "ensure", lambda name: None),
         (crosscheck.workload, "load_tokenizer", lambda path: tokenizer),
