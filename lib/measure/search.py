@@ -91,7 +91,7 @@ def loads(kind: str, lowest: float, highest: float) -> Floats:
     """Loads a search may probe, in order: whole numbers for a closed loop, else requests per second to 4 digits.
 
     >>> loads("closed", 1, 6), loads("poisson", 1.0, 1.06)
-    (array([1., 2., 3., 4., 5., 6.]), array([1.   , 1.025, 1.05 , 1.06 ]))
+    (array([1., 2., 3., 4., 5., 6.]), array([1.   , 1.025, 1.051, 1.06 ]))
     """
     steps = max(0, math.floor(math.log(highest / lowest) / math.log(STEP) + 1e-9))
     all_of_them = np.append(lowest * STEP ** np.arange(steps + 1), highest)
