@@ -181,6 +181,25 @@ def read(path: Path) -> Record:
     return Record(path, table, meta)
 
 
+def read_json(path: Path, needed: set[str], remade_by: str) -> dict[str, Any] | None:
+    """Read a record that is one JSON object with at least the keys `needed`; None without the file.
+
+    Raises
+    ------
+    RecordError : the file is damaged; the text names the command that makes it anew.
+    """
+    if not path.exists():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        lacking = needed - set(found)
+        if lacking:
+            raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
+    except (OSError, ValueError, TypeError) as error:
+        raise RecordError(f"{path} cannot be read ({error}). Delete it and run `{remade_by}`.") from error
+    return found
+
+
 def columns(table: pa.Table) -> dict[str, np.ndarray]:
     """Turn the rows of `REQUESTS` into numpy arrays, one per column.
 

@@ -5,15 +5,14 @@ A level is doubted by the errors at its own load, those beside the engine's load
 Refused: a file that cannot be read.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lib import records
 from lib.analyse.facts import Number, number
 from lib.analyse.levels import Level
 from lib.analyse.warnings import Doubt
-from lib.errors import RecordError
 
 FILE = "calibration.json"
 MAKE = "`make calibrate` measures it"
@@ -34,16 +33,8 @@ def read(path: Path) -> dict[str, Any] | None:
     ------
     RecordError : the file is damaged.
     """
-    if not path.exists():
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        lacking = {"when_utc", "machine", "before", "engine_load", "loads", "capacity"} - set(found)
-        if lacking:
-            raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
-    except (OSError, ValueError, TypeError) as error:
-        raise RecordError(f"{path} cannot be read ({error}). Delete it and run `make calibrate`.") from error
-    return found
+    needed = {"when_utc", "machine", "before", "engine_load", "loads", "capacity"}
+    return records.read_json(path, needed, "make calibrate")
 
 
 def too_large(error_ms: float, median_ms: float) -> bool:

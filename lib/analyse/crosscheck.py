@@ -5,7 +5,6 @@ tool itself reported. One computer's comparison says nothing about another, so o
 used. Refused: a file that cannot be read.
 """
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,15 +34,7 @@ def read(path: Path) -> dict[str, Any] | None:
     ------
     RecordError : the file is damaged.
     """
-    if not path.exists():
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        if not set(found) >= NEEDED:
-            raise ValueError(f"it lacks {', '.join(sorted(NEEDED - set(found)))}")
-    except (OSError, ValueError, TypeError) as error:
-        raise RecordError(f"{path} cannot be read ({error}). Delete it and run `make crosscheck`.") from error
-    return found
+    return records.read_json(path, NEEDED, "make crosscheck")
 
 
 def compared(found: Mapping[str, Any]) -> pd.DataFrame:
