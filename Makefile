@@ -41,8 +41,8 @@ export STUDY_MAX_COST := $(MAX_COST)
 ##@ The study
 
 # One computer never measures two things at once (a lock keeps it so under make -j too); reading may use both cores.
-report: env check  ## run what is missing of the study and render the article: report/index.html
-	@$(if $(CLUSTER),,$(STUDY_PYTHON) -m lib.engines.check $(PROFILE) $(DEPTH) here)
+report: env  ## run what is missing of the study and render the article: report/index.html
+	@$(STUDY_PYTHON) -m lib.engines.check $(PROFILE) $(DEPTH) $(if $(CLUSTER),,here)
 	@for launch in $(LAUNCHES); do outcome=records/$(STUDY)/$$launch.outcome.json; \
 	if [ ! -e $$outcome ] || { grep -q '"measured"' $$outcome && [ ! -e records/$(STUDY)/$$launch.parquet ]; }; \
 	then rm -f $(B)/02_measure-$$launch.ipynb; fi; \
