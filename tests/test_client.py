@@ -1,7 +1,9 @@
 """The load client against real sockets: loads, limits, bad manners, deaths."""
 
+import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -11,7 +13,6 @@ import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_fault_50_open_loop_sends_on_schedule_whatever_the_server_does(tmp_path)
     rows = rows_of(plan)
     due = [row["due_ns"] for row in rows]
     assert [round((d - due[0]) / 1e9, 9) for d in due] == [round(0.05 * i, 9) for i in range(10)]
-    assert max(row["sent_ns"] - row["due_ns"] for row in rows) < 0.05e9  # 0.3 s of service, yet none waited for another
+    assert max(row["sent_ns"] - row["due_ns"] for row in rows) < 0.15e9  # to wait for another takes 0.2 s
     assert {row["status"] for row in rows} == {"complete"} and server.accepted >= 6
 
 
@@ -379,24 +380,45 @@ def test_how_many_workers():
     assert [workers_needed(e, 4) for e in (0, 1000, 40_001, 1e6)] == [1, 1, 2, 4]
 
 
-def test_tls_keeps_stamps_and_answers(tmp_path):
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        capture_output=True, check=False,
-    ) if (Path("/usr/bin/openssl")).exists() else None
-    if made is None or made.returncode:
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate for 127.0.0.1 and the server's context with it."""
+    folder = tmp_path_factory.mktemp("certificate")
+    if not shutil.which("openssl"):
         pytest.skip("no openssl to make a certificate with")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+        capture_output=True, check=True,
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    with Server(good, context) as server:
-        plan = make(server, tmp_path, requests(6), concurrency=2, tls=True, tls_ca=str(certificate))
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return str(folder / "cert.pem"), context
+
+
+def test_tls_keeps_stamps_and_answers(tmp_path, certificate):
+    with Server(good, certificate[1]) as server:
+        plan = make(server, tmp_path, requests(6), concurrency=2, tls=True, tls_ca=certificate[0])
         run(plan)
         rows = rows_of(plan)
         assert {row["status"] for row in rows} == {"complete"}
         with pytest.raises(MeasureError, match="TLS"):
             run(replace(plan, tls_ca=None))
+
+
+def test_connections_dropped_before_the_clock_are_opened_again_where_the_server_is_there(tmp_path, certificate):
+    class Fickle(Server):
+        def _serve(self, conn):
+            if 1 < next(number) <= 4:
+                conn.close()  # in place of a handshake
+            else:
+                super()._serve(conn)
+
+    number = itertools.count(1)
+    with Fickle(good, certificate[1]) as server:
+        plan = make(server, tmp_path, requests(12), concurrency=6, tls=True, tls_ca=certificate[0])
+        run(plan)
+    assert {row["status"] for row in rows_of(plan)} == {"complete"} and server.accepted == 9
 
 
 def test_plan_round_trip_and_refusals(tmp_path):

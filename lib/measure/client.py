@@ -33,7 +33,9 @@ PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"
 def connect(level: Level) -> None:
     """Open all planned connections before the clock.
 
-    Raises MeasureError when the server cannot be reached or this account may not open so many files.
+    A server that takes some and is slow with the rest (a short listen backlog) is waited for; what is still not open
+    then is opened by its first request, which records the time it took. Raises MeasureError when the server cannot be
+    reached or this account may not open so many files.
     """
     plan = level.plan
     slots = min(plan.concurrency, len(plan.requests)) if plan.load == CLOSED else 1
@@ -47,13 +49,20 @@ def connect(level: Level) -> None:
         while sum(c.state == CONNECTING for c in level.connections[-16:]) > 8 and time.monotonic_ns() < deadline:
             level.poll(10_000_000)
     while any(c.state != IDLE for c in level.connections):
-        if time.monotonic_ns() > deadline or any(c.state == DOWN for c in level.connections):
+        reached = any(c.state == IDLE for c in level.connections)
+        late = time.monotonic_ns() > deadline
+        if reached and late:
+            return
+        down = [c for c in level.connections if c.state == DOWN]
+        if late or (down and not reached):
             host, port = level.address
             raise MeasureError(
                 f"No connection to {host}:{port}: it was refused, not answered in 10 s, or failed its "
                 "TLS handshake. Start the server, or correct host, port and TLS."
             )
         level.poll(10_000_000)
+        for connection in down:
+            connection.open()
 
 
 def run(plan: Plan, wait: bool = False) -> None:
