@@ -16,7 +16,9 @@ LAUNCHES := $(filter $(BY_NAME),$(ORDER)) $(filter-out $(ORDER),$(BY_NAME))
 B := build/$(STUDY)
 TABLES := report/tables/$(STUDY)
 PAGE := report/$(STUDY)/index.html
-MEASURED := $(LAUNCHES:%=$(B)/02_measure-%.ipynb)
+# Quality is scored where the profile states what on; it needs the weights, and no timing record.
+QUALITY := $(if $(filter-out rehearsal,$(DEPTH)),$(if $(shell grep -l '^quality:' config/$(PROFILE)/study.yaml 2>/dev/null),$(B)/04_quality.ipynb))
+MEASURED := $(LAUNCHES:%=$(B)/02_measure-%.ipynb) $(QUALITY)
 
 # The study's own interpreter: an activated conda environment that holds the locked versions, else .venvs/study.
 STUDY_PYTHON = $(shell $(PYTHON) lib/environments.py --which study)
@@ -46,7 +48,8 @@ report: env  ## run what is missing of the study and render the article: report/
 	@for launch in $(LAUNCHES); do outcome=records/$(STUDY)/$$launch.outcome.json; \
 	if [ ! -e $$outcome ] || { grep -q '"measured"' $$outcome && [ ! -e records/$(STUDY)/$$launch.parquet ]; }; \
 	then rm -f $(B)/02_measure-$$launch.ipynb; fi; \
-	if [ -n "$(CLUSTER)" ] && grep -qs '"absent"' $$outcome; then rm -f $(B)/02_measure-$$launch.ipynb; fi; done
+	if [ -n "$(CLUSTER)" ] && grep -qs '"absent"' $$outcome; then rm -f $(B)/02_measure-$$launch.ipynb; fi; \
+	[ -e records/$(STUDY)/$$launch.quality.json ] || rm -f $(QUALITY); done     # its record was removed: take it again
 	@status=0; \
 	$(MAKE) --no-print-directory -j$(AT_ONCE) -k measured || status=$$?; \
 	[ -e $(CALIBRATION) ] || $(call ON_NODE,-,$(CALIBRATION)) $(STUDY_PYTHON) -m lib.measure.calibrate_study $(PROFILE) $(DEPTH) light || status=$$?; \
@@ -81,7 +84,7 @@ lab: env  ## open JupyterLab: on the explorer where this profile is built, else 
 
 remeasure: env  ## put a record aside and take it again: make remeasure LAUNCH=name (or all of the profile)
 	@$(STUDY_PYTHON) -m lib.measure.remeasure $(PROFILE) $(DEPTH) $(LAUNCH)
-	@rm -f $(if $(LAUNCH),$(B)/02_measure-$(LAUNCH).ipynb,$(MEASURED))
+	@rm -f $(if $(LAUNCH),$(B)/02_measure-$(LAUNCH).ipynb,$(filter-out $(QUALITY),$(MEASURED)))
 	@$(MAKE) --no-print-directory report
 
 ##@ Telling it
@@ -111,13 +114,17 @@ $(B)/canary.txt: $(CONFIGS) | $(B)/01_build.ipynb
 $(B)/02_measure-%.ipynb: config/$(PROFILE)/%.yaml config/$(PROFILE)/study.yaml | $(B)/01_build.ipynb $(CANARY)
 	@$(call ON_NODE,$*,$@) $(EXECUTE) notebooks/02_measure.ipynb $@ $(PARAMETERS) launch=$*
 
+# artifacts -> quality records, one per launch; what is there already and still right is left alone
+$(B)/04_quality.ipynb: notebooks/04_quality.ipynb $(CONFIGS) | $(B)/01_build.ipynb
+	@$(call ON_NODE,-,$@) $(EXECUTE) $< $@ $(PARAMETERS)
+
 # what others published, physics, predictions
 READING := lib/errors.py lib/paths.py lib/config.py lib/records.py lib/metrics.py lib/stats.py
 $(B)/03_physics_and_prediction.ipynb: notebooks/03_physics_and_prediction.ipynb $(wildcard data/*) $(wildcard lib/analyse/*.py)
 	@$(EXECUTE) $< $@
 
 # records -> numbers
-RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json records/$(STUDY)/calibration.json records/crosscheck.json records/shard/*.json)
+RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json records/$(STUDY)/*.quality.json records/$(STUDY)/calibration.json records/crosscheck.json records/shard/*.json)
 $(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard data/*) $(wildcard lib/analyse/*.py) $(READING)
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 

@@ -117,6 +117,15 @@ class Statistics(Strict):
     request_timeout_seconds: float = Field(gt=0)
 
 
+class Quality(Strict):
+    """What quality is judged on. It decides no timing, so a timing record's hash does not hold it; its own does."""
+
+    texts: int = Field(ge=8)  # held-out texts; fewer support no interval
+    tokens: int = Field(ge=16)  # of each
+    items: int = Field(ge=0)  # questions with exact answers
+    seed: int  # another than the load's: no text that is scored is ever sent to a server
+
+
 class Study(Strict):
     """config/<profile>/study.yaml, with the depth applied."""
 
@@ -135,6 +144,7 @@ class Study(Strict):
     noise_floor_pair: tuple[str, str] | None = None  # two launches that are the same thing: the A/A pair
     search: Search | None = None
     seed: int
+    quality: Quality | None = Field(default=None, exclude=True)
     order: tuple[str, ...] | None = Field(default=None, exclude=True)  # launches by what they teach; decides no number
 
     @model_validator(mode="after")
@@ -164,6 +174,10 @@ class Study(Strict):
         for level in self.levels:
             if self.search and level.family == self.search.kind and level.workload != self.search.workload:
                 raise ValueError(f"the search and level {level.id} need the same workload, or its probes look like it")
+        if self.quality and self.quality.tokens > self.model.context:
+            raise ValueError(
+                f"texts of {self.quality.tokens} tokens are longer than the served context of {self.model.context}"
+            )
         return self
 
     @property

@@ -31,6 +31,11 @@ def record(study: str, launch: str) -> Path:
     return RECORDS / study / f"{launch}.parquet"
 
 
+def quality(study: str, launch: str) -> Path:
+    """What one launch's weights say, scored without its server."""
+    return RECORDS / study / f"{launch}.quality.json"
+
+
 def tables(study: str) -> Path:
     """Folder of a study's tables and facts.json."""
     return REPORT / "tables" / study

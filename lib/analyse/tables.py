@@ -1,8 +1,8 @@
 """From a study's records to its tables and facts.json: the one entrance to the reading half's numbers.
 
-`build` writes takings.csv, levels.csv, headline.csv, comparisons.csv and facts.json into one folder, each whole or not
-at all, the same bytes from the same records. Refused: a study without a single record that may be read; every other
-refusal is named in facts["missing"] and the rest goes on. No clock is read and nothing is drawn here.
+`build` writes takings.csv, levels.csv, headline.csv, comparisons.csv, quality.csv, tradeoff.csv and facts.json into one
+folder, each whole or not at all, the same bytes from the same records. Refused: a study without a single record that
+may be read; every other refusal is named in facts["missing"] and the rest goes on. No clock is read, nothing is drawn.
 """
 
 import json
@@ -26,6 +26,8 @@ from lib.analyse import (
     ladder,
     levels,
     published,
+    quality,
+    tradeoff,
     warnings,
     world,
 )
@@ -45,6 +47,9 @@ SEEN = {
     "headline": "launch level ttft_p50 ttft_p95 ttft_p95_high output_tok_s output_tok_s_low output_tok_s_high capacity "
     "capacity_next capacity_next_answer capacity_by_medians cost",
     "comparisons": "a b metric level ratio low high p_holm noise_floor verdict",
+    "quality": "launch reference perplexity perplexity_ratio kl kl_low kl_high agreement first_divergence accuracy "
+    "accuracy_reference accuracy_lost reason",
+    "tradeoff": "launch kl kl_low kl_high output_tok_s weights cost dominated_by judged",
 }
 
 
@@ -65,11 +70,12 @@ def for_profile(profile: str, depth: str = "default") -> dict[str, Any]:
     folder = paths.RECORDS / study.name
     found = calibration.read(folder / calibration.FILE)
     beside = crosscheck.read(paths.RECORDS / crosscheck.FILE)
-    return build(study, folder, paths.tables(study.name), calibrated=found, crosschecked=beside)
+    scored = quality.read(folder)
+    return build(study, folder, paths.tables(study.name), calibrated=found, crosschecked=beside, scored=scored)
 
 
 def show(table: str, profile: str, depth: str = "default") -> pd.DataFrame:
-    """Return the main columns of a table on disk: takings, levels, headline or comparisons.
+    """Return the main columns of a table on disk, by its name in `SEEN`.
 
     A percentile that its sample does not support reads "unsupported"; the file keeps the value with its reason.
 
@@ -94,6 +100,7 @@ def build(
     *,
     calibrated: Mapping[str, Any] | None = None,
     crosschecked: Mapping[str, Any] | None = None,
+    scored: Mapping[str, Any] | None = None,
     about_h100: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Make a study's tables and facts.
@@ -105,6 +112,7 @@ def build(
     out : report/tables/<study>; made if needed.
     calibrated : what `make calibrate` left; without it the facts say that the client's own error is unknown.
     crosschecked : what `make crosscheck` left; without it the facts say that the tools were not compared.
+    scored : quality records, as `quality.read` gives them; without them the facts say that nobody was scored.
     about_h100 : facts about the article's hardware, by default those of `h100.h100_facts` with this study's records
         of the article's own configuration.
 
@@ -142,6 +150,8 @@ def build(
         ),
         "crosscheck": crosscheck.facts(crosschecked, judged[0].one.meta["machine"]),
     }
+    written["quality"] = quality.facts(scored or {}, study, assemble.mark_of(study))
+    written["tradeoff"] = tradeoff.rows(written, assemble.mark_of(study))
     written["h100"] = h100.h100_facts(of_article(written)) if about_h100 is None else dict(about_h100)
     shown = [(j.one, level) for j in kept for level in j.levels]
     columns = [field.name for field in fields(floor.Compared)]
@@ -150,6 +160,8 @@ def build(
         "levels": frames.levels(shown, doubts),
         "headline": frames.headline(written["headline"]),
         "comparisons": pd.DataFrame([vars(c) for c in compared], columns=columns),
+        "quality": quality.frame(written["quality"]["launches"]),
+        "tradeoff": tradeoff.frame(written["tradeoff"]),
     }
     for name, frame in made.items():
         _write(out / f"{name}.csv", frame if study.kind == "measured" else frame.assign(mark=REHEARSAL))

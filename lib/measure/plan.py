@@ -8,7 +8,7 @@ import sys
 from lib import config, paths
 from lib.engines import build, prepare, registry
 from lib.errors import tell
-from lib.measure import costs, nodeplan, takings
+from lib.measure import costs, nodeplan, quality, takings
 from lib.measure.session import already_taken
 from lib.progress import clock
 
@@ -61,6 +61,10 @@ def lines(profile: str, depth: str) -> list[str]:
             f"  {name:25} {launch.precision:11} {launch.environment:13} {clock(measuring):12} "
             f"{clock(starting):>9}    {state}"
         )
+    if study.quality:
+        on, each = study.quality, quality.expected_s(study)
+        out += ["", f"  quality: {on.texts} texts of {on.tokens} tokens and {on.items} questions, "
+                    f"about {clock(each)} per launch that has not been scored"]
     to_build = [name for name in prepare.needed(profile) if build.cached(name) is None]
     out += ["", f"  artifacts to build: {', '.join(to_build) or 'none'}"]
     out.append(f"  expected: about {clock(total)} of starting and measuring; installs and builds come on top, once")

@@ -20,6 +20,11 @@ HEADINGS = {
     "capacity_next": "next level taken",
     "capacity_next_answer": "does that one keep the promise?",
     "meets_sla": "keeps the promise?",
+    "kl": "KL from the reference, nats per token",
+    "perplexity_ratio": "perplexity over the reference's",
+    "agreement": "same next token, share",
+    "weights": "weights, MB",
+    "note": "what biases it",
 }
 
 

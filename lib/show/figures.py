@@ -18,7 +18,7 @@ from lib import config, paths, records
 from lib.analyse import h100_tables, published, tables
 from lib.analyse.timeline import batch_over_time, timeline, ttft_samples
 from lib.errors import ConfigError, NoValue, RecordError
-from lib.show import plots, plots_claims, plots_h100, plots_headline, plots_time, style, verdict
+from lib.show import plots, plots_claims, plots_h100, plots_headline, plots_quality, plots_time, style, verdict
 from lib.show.draw import empty as draw_empty
 
 
@@ -137,6 +137,7 @@ FIGURES: dict[str, Callable[[Study], Any]] = {
     "frontier": lambda s: plots.frontier(
         s.levels, s.facts["comparisons"], (s.facts["noise_floor"]["pair"] or [None, None])[1]
     ),
+    "tradeoff": lambda s: plots_quality.tradeoff(pd.read_csv(s.tables / "tradeoff.csv"), s.facts["quality"]["reason"]),
     "ttft_distribution": _first_tokens,
     "timeline": _timeline,
     "batch": _batch,

@@ -1,0 +1,98 @@
+"""Logits of a GGUF file by llama.cpp itself: for `score.py`, in the quantize environment, which has numpy.
+
+The xllamacpp wheel is the engine that serves; it exports llama.cpp's C interface, and that is called here, so the
+scores carry every rounding of its own kernels. Rule: structures whose fields differ between versions are handled as
+bytes. Only the head of the context's parameters is set, after its defaults were found where they are expected; a
+version with another layout is refused, and so is a library without the interface.
+"""
+
+import ctypes
+import sys
+from ctypes import POINTER, c_bool, c_char_p, c_float, c_int8, c_int32, c_uint32, c_void_p
+from typing import Any
+
+import numpy as np
+
+# llama.h, llama_context_default_params(): n_ctx, n_batch, n_ubatch, n_seq_max, n_threads, n_threads_batch.
+HEAD = (512, 2048, 512, 1, 4, 4)
+STEP = 512                      # tokens of one batch
+
+
+class Bytes(ctypes.Structure):
+    """Parameters of any layout up to a kilobyte. In memory and as the last argument, what is too much is not read."""
+
+    _fields_ = (("words", c_uint32 * 256),)
+
+
+class Batch(ctypes.Structure):
+    """llama_batch."""
+
+    _fields_ = (
+        ("n_tokens", c_int32), ("token", POINTER(c_int32)), ("embd", POINTER(c_float)), ("pos", POINTER(c_int32)),
+        ("n_seq_id", POINTER(c_int32)), ("seq_id", POINTER(POINTER(c_int32))), ("logits", POINTER(c_int8)),
+    )
+
+
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "llama_backend_init": (None, []),
+    "llama_model_default_params": (Bytes, []),
+    "llama_context_default_params": (Bytes, []),
+    "llama_model_load_from_file": (c_void_p, [c_char_p, Bytes]),
+    "llama_init_from_model": (c_void_p, [c_void_p, Bytes]),
+    "llama_model_get_vocab": (c_void_p, [c_void_p]),
+    "llama_vocab_n_tokens": (c_int32, [c_void_p]),
+    "llama_n_ctx": (c_uint32, [c_void_p]),
+    "llama_get_memory": (c_void_p, [c_void_p]),
+    "llama_memory_seq_rm": (c_bool, [c_void_p, c_int32, c_int32, c_int32]),
+    "llama_batch_init": (Batch, [c_int32, c_int32, c_int32]),
+    "llama_decode": (c_int32, [c_void_p, Batch]),
+    "llama_get_logits_ith": (POINTER(c_float), [c_void_p, c_int32]),
+}
+
+
+class Llama:
+    """One model. `told`: file, library (the wheel's shared object), context in tokens, threads."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self._call = ctypes.CDLL(told["library"])
+        for name, (gives, takes) in SIGNATURES.items():
+            if not hasattr(self._call, name):
+                sys.exit(f"{told['library']} exports no {name}, so its log-probabilities cannot be had.")
+            function = getattr(self._call, name)
+            function.restype, function.argtypes = gives, takes
+        self._call.llama_backend_init()
+        model = self._call.llama_model_load_from_file(told["file"].encode(), self._call.llama_model_default_params())
+        params = self._call.llama_context_default_params()
+        found = tuple(params.words[: len(HEAD)])
+        if found != HEAD:
+            sys.exit(f"llama.cpp's context parameters begin with {found} where {HEAD} is known: another version.")
+        params.words[: len(HEAD)] = (told["context"], STEP, STEP, 1, told["threads"], told["threads"])
+        self._context = self._call.llama_init_from_model(model, params) if model else None
+        if not self._context:
+            sys.exit(f"llama.cpp could not load {told['file']}.")
+        self.context = int(self._call.llama_n_ctx(self._context))
+        if self.context < told["context"]:
+            sys.exit(f"llama.cpp gave a context of {self.context} tokens where {told['context']} were asked for.")
+        self._words = int(self._call.llama_vocab_n_tokens(self._call.llama_model_get_vocab(model)))
+        self._batch = self._call.llama_batch_init(STEP, 0, 1)
+        self.versions = {"xllamacpp": told["version"]}
+
+    def logits(self, tokens: list[int], keep: int) -> np.ndarray:
+        """Forget all but the first `keep` tokens, read these, and return float32 logits after each (tokens x words)."""
+        self._call.llama_memory_seq_rm(self._call.llama_get_memory(self._context), 0, keep, -1)
+        parts = [self._read(tokens[i : i + STEP], keep + i) for i in range(0, len(tokens), STEP)]
+        return np.concatenate(parts)
+
+    def _read(self, tokens: list[int], begins: int) -> np.ndarray:
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, begins + i, 1, 1
+            batch.seq_id[i][0] = 0
+        status = self._call.llama_decode(self._context, batch)
+        if status:
+            sys.exit(f"llama.cpp could not read {len(tokens)} tokens from place {begins} on (llama_decode: {status}).")
+        rows = [self._call.llama_get_logits_ith(self._context, i) for i in range(len(tokens))]
+        if not all(rows):
+            sys.exit("llama.cpp keeps no log-probabilities of prompt tokens.")
+        return np.stack([np.ctypeslib.as_array(row, shape=(self._words,)).copy() for row in rows])
