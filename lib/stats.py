@@ -8,7 +8,8 @@
   percentiles widened for few units as a t interval is (Hesterberg, The American Statistician 2015, "expanded").
 - Comparisons: Welch's t on logarithms of per-taking values, corrected for their number by Holm's method.
 
-A bootstrap over three takings does not cover and is not used; nor is one over fewer than eight texts. Special functions come from scipy.special.
+A bootstrap over three takings does not cover and is not used; nor is one over fewer than eight texts. Special
+functions come from scipy.special.
 """
 
 import math
@@ -219,7 +220,8 @@ def bootstrap(parts: Floats, statistic: Callable[[Floats], Floats], draws: int =
         return Estimate(None, None, None, 0, 0, method, "there is nothing to score")
     value = float(statistic(parts.sum(axis=0, keepdims=True))[0])
     if n < LEAST_UNITS:
-        return Estimate(value, None, None, n, n, method, f"an interval needs {LEAST_UNITS} texts or items, there are {n}")
+        few = f"an interval needs {LEAST_UNITS} texts or items, there are {n}"
+        return Estimate(value, None, None, n, n, method, few)
     drawn = np.random.default_rng(n).multinomial(n, np.full(n, 1 / n), draws)
     tail = float(special.ndtr(-math.sqrt(n / (n - 1)) * t_quantile(n - 1)))
     low, high = np.quantile(statistic(drawn @ parts), (tail, 1 - tail))

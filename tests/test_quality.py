@@ -35,12 +35,14 @@ class TestQuestions:
                 name, year = re.search(r"What was ([a-z ]+) in (\d+)\?", said).groups()
                 assert right == str(table[name, int(year)])
             elif item.kind == "arithmetic":
-                one, two, year = re.search(r"(?:are|do) ([a-z ]+) and ([a-z ]+?) (?:together|differ) in (\d+)", said).groups()
+                asked = r"(?:are|do) ([a-z ]+) and ([a-z ]+?) (?:together|differ) in (\d+)"
+                one, two, year = re.search(asked, said).groups()
                 a, b = table[one, int(year)], table[two, int(year)]
                 assert right == str(a + b if "together" in said else abs(a - b))
             elif item.kind == "entity":
                 verb = re.search(r"company (bought|sold|audited)", said)[1]
-                found = {"bought": r"\n(.+?) bought the", "sold": r"\. ([^.]+) sold it", "audited": r"\. ([^.]+) audited"}
+                found = {"bought": r"\n(.+?) bought the", "sold": r"\. ([^.]+) sold it",
+                         "audited": r"\. ([^.]+) audited"}
                 assert right == re.search(found[verb], item.document)[1]
             else:
                 after = {"bought": "unit on", "signed": "signed on", "payable": "payable on", "due": "falls due on"}
@@ -101,7 +103,8 @@ class TestScript:
     def test_options_sum_their_tokens_and_a_document_is_read_once(self, script):
         one = Known(0.5, 0.25, 0.25)
         asked = {"documents": [[0, 1]], "items": [{"document": 0, "question": [2], "options": [[0], [0, 1]]}] * 2}
-        assert script.items(one, asked, lambda stage: None) == [[round(math.log(0.5), 6), round(math.log(0.125), 6)]] * 2
+        scores = [round(math.log(0.5), 6), round(math.log(0.125), 6)]
+        assert script.items(one, asked, lambda stage: None) == [scores] * 2
         assert one.read == [(0, [0, 1]), (2, [2]), (3, [0]), (2, [2]), (3, [0])]
 
     def test_logits_that_are_no_numbers_are_refused(self, script):
@@ -263,7 +266,8 @@ class TestNumbers:
         assert "30% of 40 questions, which cannot be told from guessing (25%)" in lost["reason"]
 
     def test_a_tie_is_not_a_right_answer(self):
-        item = {"kind": "date", "answer": 0, "logp": [-1.0, -1.0, -2.0, -3.0], "logp_reference": [-0.5, -1.0, -2.0, -3.0]}
+        item = {"kind": "date", "answer": 0, "logp": [-1.0, -1.0, -2.0, -3.0],
+                "logp_reference": [-0.5, -1.0, -2.0, -3.0]}
         one = reading.facts({"x": scored("x", 0.1) | {"items": [item] * 20}}, study(), "measured")["launches"]["x"]
         assert one["accuracy"]["value"] == 0.0 and one["accuracy_reference"]["value"] == 1.0
 
@@ -305,16 +309,20 @@ class TestNumbers:
 
 class TestTradeOff:
     def written(self, *rows):
-        scores = {name: {"engine": "vllm-cpu", "precision": "int8", "status": "measured", "reference": "r", "note": None,
-                         "itself": False, "kl": number(kl), "perplexity_ratio": number(1.0), "agreement": number(1.0),
-                         "weights": number(weights), "source": "s"} for name, kl, _, weights in rows}
-        headline = [{"launch": name, "engine": "vllm-cpu", "precision": "int8", "level": "closed-4", "size": number(weights),
-                     "output_tok_s": number(speed, 1.0), "cost": number(None)} for name, _, speed, weights in rows if speed]
-        missing = [{"launch": name, "status": "absent", "reason": "no kernel"} for name, _, speed, _ in rows if not speed]
-        return {"quality": {"launches": scores}, "headline": headline, "missing": missing, "noise_floor": {"pair": None}}
+        who = {"engine": "vllm-cpu", "precision": "int8"}
+        scores = {name: who | {"status": "measured", "reference": "r", "note": None, "itself": False, "kl": number(kl),
+                               "perplexity_ratio": number(1.0), "agreement": number(1.0), "weights": number(weights),
+                               "source": "s"} for name, kl, _, weights in rows}
+        headline = [who | {"launch": name, "level": "closed-4", "size": number(weights), "cost": number(None),
+                           "output_tok_s": number(speed, 1.0)} for name, _, speed, weights in rows if speed]
+        missing = [{"launch": name, "status": "absent", "reason": "no kernel"}
+                   for name, _, speed, _ in rows if not speed]
+        return {"quality": {"launches": scores}, "headline": headline, "missing": missing,
+                "noise_floor": {"pair": None}}
 
     def test_who_loses_more_is_slower_and_larger_is_dominated(self):
-        rows = tradeoff.rows(self.written(("a", 0.1, 20.0, 90), ("b", 0.3, 10.0, 150), ("c", 0.2, 30.0, 90)), "measured")
+        given = self.written(("a", 0.1, 20.0, 90), ("b", 0.3, 10.0, 150), ("c", 0.2, 30.0, 90))
+        rows = tradeoff.rows(given, "measured")
         assert {row["launch"]: row["dominated_by"] for row in rows} == {"a": [], "b": ["a", "c"], "c": []}
         assert [row["launch"] for row in rows] == ["a", "c", "b"]
 

@@ -40,7 +40,8 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
             if said["schema"] != SCHEMA or said["launch"] != name:
                 raise ValueError(f"schema {said['schema']!r}, launch {said['launch']!r}")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            said = {"status": "damaged", "reason": f"{path.name} cannot be read ({error}); delete it, run `make report`"}
+            why = f"{path.name} cannot be read ({error}); delete it and run `make report`"
+            said = {"status": "damaged", "reason": why}
         found[name] = said | {"source": source}
     return found
 
@@ -101,7 +102,7 @@ def _launch(one: Said, study: config.Study, mark: str) -> dict[str, Any]:
         "engine": one.get("engine"), "precision": one.get("precision"), "status": status, "reason": why,
         "estimator": one.get("estimator"), "reference": (one.get("reference") or {}).get("artifact"),
         "itself": bool(one.get("itself")), "source": source, "when_utc": one.get("when_utc"), "informative": False,
-        "note": None, "same_as": one.get("same_as"),
+        "note": None, "same_as": one.get("same_as"), "by_kind": {},
     }
     if why is not None:
         return base | {name: number(None, "", mark, source, reason=why) for name in NUMBERS}
@@ -143,23 +144,21 @@ def _items(items: Sequence[Said], chance: float, mark: str, source: str) -> dict
     right = np.array([[_right(i, "logp"), _right(i, "logp_reference")] for i in items], dtype=float)
     n = len(items)
 
-    def share(column: int) -> Number:
-        low, high = stats.wilson(int(right[:, column].sum()), n)
-        return number(float(right[:, column].mean()), "share", mark, source, low=low, high=high, n=n)
+    def share(column: int, which: Any = slice(None)) -> Number:
+        of = right[which, column]
+        low, high = stats.wilson(int(of.sum()), len(of))
+        return number(float(of.mean()), "share", mark, source, low=low, high=high, n=len(of))
 
-    own, reference = share(0), share(1)
+    own, reference, kinds = share(0), share(1), dict.fromkeys(i["kind"] for i in items)
     informative = bool(reference["low"] > chance)
     lost = from_estimate(stats.bootstrap(np.column_stack([right, np.ones(n)]), lambda s: (s[:, 1] - s[:, 0]) / s[:, 2]),
                          "share", 1.0, mark, source)
     floor = (f"the 16-bit reference answers {reference['value']:.0%} of {n} questions, which cannot be told from "
              f"guessing ({chance:.0%}): at its floor the task set is uninformative")
-    kinds = sorted({i["kind"] for i in items})
     return {
         "accuracy": own, "accuracy_reference": reference, "informative": informative,
         "accuracy_lost": lost if informative else number(None, "share", mark, source, reason=floor),
-        "by_kind": {kind: [number(float(np.mean([_right(i, name) for i in items if i["kind"] == kind])), "share", mark,
-                                  source, n=sum(i["kind"] == kind for i in items)) for name in ("logp", "logp_reference")]
-                    for kind in kinds},
+        "by_kind": {kind: share(0, [i["kind"] == kind for i in items]) for kind in kinds},
     }
 
 

@@ -65,7 +65,8 @@ def take_all(profile: str, depth: str) -> list[Said]:
 def glance(said: list[Said]) -> Table:
     """Show what was scored, by what, and how long it took."""
     rows = [
-        (one["launch"], one["status"], one.get("estimator") or one["reason"], (one.get("reference") or {}).get("artifact"),
+        (one["launch"], one["status"], one.get("estimator") or one["reason"],
+         (one.get("reference") or {}).get("artifact"),
          f"{sum(one['seconds'].values()):.0f} s" if "seconds" in one else None)
         for one in said
     ]

@@ -88,9 +88,10 @@ def _name(row: pd.Series) -> str:
 
 
 def _alt(table: pd.DataFrame, known: pd.DataFrame) -> str:
-    parts = [f"{_name(row)}: {digits(row['kl'])} nats, "
-             + (f"{digits(row['output_tok_s'])} tokens per second" if pd.notna(row["output_tok_s"]) else "speed missing")
-             for _, row in known.iterrows()]
+    parts = []
+    for _, row in known.iterrows():
+        fast = f"{digits(row['output_tok_s'])} tokens per second" if pd.notna(row["output_tok_s"]) else "speed missing"
+        parts.append(f"{_name(row)}: {digits(row['kl'])} nats, {fast}")
     unscored = [str(name) for name in table.loc[table["kl"].isna(), "launch"]]
     more = f" Not scored: {', '.join(unscored)}." if unscored else ""
     notes = sorted({str(note) for note in known["note"].dropna()})
