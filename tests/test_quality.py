@@ -1,11 +1,9 @@
 """Quality per precision: texts and questions, the script that scores, its records, and what is made of them."""
 
-import importlib.util
+import copy
 import json
 import math
 import re
-import sys
-import types
 from collections import Counter
 
 import numpy as np
@@ -16,6 +14,7 @@ from lib.analyse import quality as reading
 from lib.analyse import tables, tradeoff
 from lib.config import Launch
 from lib.engines import build, computer, scoring
+from lib.engines.recipes import score
 from lib.errors import ConfigError, EngineError, MeasureError, NoValue
 from lib.measure import finance_tasks, quality
 from lib.show import plots_quality
@@ -60,23 +59,10 @@ class TestQuestions:
         assert finance_tasks.items(20, 1) == finance_tasks.items(150, 1)[:20] != finance_tasks.items(20, 2)
 
 
-@pytest.fixture
-def script(monkeypatch):
-    """The scoring script with libraries that load nothing."""
-    for name, kind in (("logits_torch", "Torch"), ("logits_llama", "Llama")):
-        stub = types.ModuleType(name)
-        setattr(stub, kind, object)
-        monkeypatch.setitem(sys.modules, name, stub)
-    spec = importlib.util.spec_from_file_location("score", scoring.SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 class Known:
     """A model of three words that says the same distribution after every token, and counts what it reads."""
 
-    context = 8
+    context, versions = 8, {"known": "1"}
 
     def __init__(self, *shares):
         self.row, self.read = np.log(np.array(shares, dtype=np.float32)), []
@@ -85,37 +71,53 @@ class Known:
         self.read.append((keep, list(tokens)))
         return np.tile(self.row + 3.0, (len(tokens), 1))        # a shift of logits changes no distribution
 
+    def branches(self, rows, keep):
+        return [self.logits(row, keep) for row in rows]
+
+
+def asked(*texts, items=()):
+    return {"texts": [list(t) for t in texts], "documents": [[0, 1]], "items": list(items)}
+
+
+def by_script(reference, *owns, **given):
+    return score.score(reference, list(owns), asked(*given.pop("texts", ()), **given), lambda stage: None)
+
 
 class TestScript:
-    def test_known_distributions(self, script):
-        got = script.text(Known(0.25, 0.25, 0.5), Known(0.5, 0.25, 0.25), [0, 0, 2], "text 0")
+    def test_known_distributions(self):
+        got = by_script(Known(0.5, 0.25, 0.25), Known(0.25, 0.25, 0.5), texts=[[0, 0, 2]])[0]["texts"][0]
         assert got["logp"] == pytest.approx([math.log(0.25), math.log(0.5)])
         assert got["logp_reference"] == pytest.approx([math.log(0.5), math.log(0.25)])
         # 0.5 ln 2 + 0.25 ln 1 + 0.25 ln 0.5
         assert got["kl"] == pytest.approx([0.25 * math.log(2)] * 2, rel=1e-5)
         assert got["agree"] == [0, 0]
 
-    def test_a_model_differs_in_nothing_from_itself_and_is_read_once(self, script):
-        one = Known(0.5, 0.25, 0.25)
-        got = script.text(one, one, [0, 1, 2], "text 0")
-        assert got["kl"] == [0.0, 0.0] and got["agree"] == [1, 1] and len(one.read) == 1
+    def test_a_model_differs_in_nothing_from_itself_and_is_read_once(self):
+        one, other = Known(0.5, 0.25, 0.25), Known(0.25, 0.5, 0.25)
+        itself, _ = by_script(one, one, other, texts=[[0, 1, 2]])
+        assert itself["texts"][0]["kl"] == [0.0, 0.0] and itself["texts"][0]["agree"] == [1, 1]
+        assert len(one.read) == len(other.read) == 1
 
-    def test_options_sum_their_tokens_and_a_document_is_read_once(self, script):
+    def test_options_sum_their_tokens_and_a_document_is_read_once(self):
         one = Known(0.5, 0.25, 0.25)
-        asked = {"documents": [[0, 1]], "items": [{"document": 0, "question": [2], "options": [[0], [0, 1]]}] * 2}
-        scores = [round(math.log(0.5), 6), round(math.log(0.125), 6)]
-        assert script.items(one, asked, lambda stage: None) == [scores] * 2
-        assert one.read == [(0, [0, 1]), (2, [2]), (3, [0]), (2, [2]), (3, [0])]
+        item = {"document": 0, "question": [2], "options": [[0], [0, 1]]}
+        scores = pytest.approx([math.log(0.5), math.log(0.125)])
+        got = by_script(one, one, items=[item] * 2)[0]["items"]
+        assert [i["logp"] for i in got] == [i["logp_reference"] for i in got] == [scores] * 2
+        assert one.read == [(0, [0, 1]), (2, [2]), (3, []), (3, [0]), (2, [2]), (3, []), (3, [0])]
 
-    def test_logits_that_are_no_numbers_are_refused(self, script):
-        broken = Known(0.5, 0.25, 0.25)
+    def test_logits_that_are_no_numbers_are_refused_and_the_others_go_on(self):
+        broken, well = Known(0.5, 0.25, 0.25), Known(0.5, 0.25, 0.25)
         broken.row[1] = np.nan
-        with pytest.raises(SystemExit, match="text 3: the model gave no log-probability after token 0"):
-            script.text(broken, Known(0.5, 0.25, 0.25), [0, 1], "text 3")
+        got = by_script(Known(0.5, 0.25, 0.25), broken, well, texts=[[0, 1]])
+        assert got[0]["refused"].startswith("text 0: the model gave no log-probability after token 0")
+        assert got[1]["refused"] is None and got[1]["texts"][0]["kl"] == [0.0]
+        with pytest.raises(score.Refused, match="text 0: the model gave no log-probability"):
+            by_script(broken, well, texts=[[0, 1]])
 
-    def test_a_text_longer_than_the_context_is_refused(self, script):
-        with pytest.raises(SystemExit, match="text 3 has 9 tokens and the model's context holds 8"):
-            script.text(Known(0.5, 0.5), Known(0.5, 0.5), [0] * 9, "text 3")
+    def test_a_text_longer_than_the_context_is_refused(self):
+        with pytest.raises(score.Refused, match="text 0 has 9 tokens and the model's context holds 8"):
+            by_script(Known(0.5, 0.5), Known(0.5, 0.5), texts=[[0] * 9])
 
 
 class TestWho:
@@ -160,15 +162,17 @@ def mini(tmp_path, monkeypatch):
     monkeypatch.setenv("STUDY_TERMINAL", "none")
     runs = []
 
-    def score(own, reference, asked, context, log, tell):
-        runs.append(context)
-        scored = [{"logp": [-2.0] * (len(t) - 1), "logp_reference": [-1.0] * (len(t) - 1),
-                   "kl": [0.5] * (len(t) - 1), "agree": [1] * (len(t) - 1)} for t in asked["texts"]]
+    def scored_by(reference, owns, asked, context, log, tell):
+        runs.append([own.artifact for own in owns])
+        texts = [{"logp": [-2.0] * (len(t) - 1), "logp_reference": [-1.0] * (len(t) - 1),
+                  "kl": [0.5] * (len(t) - 1), "agree": [1] * (len(t) - 1)} for t in asked["texts"]]
         items = [{"logp": [-1.0, -2.0, -3.0, -4.0], "logp_reference": [-1.0] * 4} for _ in asked["items"]]
-        return {"texts": scored, "items": items, "versions": {"a": "1"}, "versions_reference": {"a": "1"},
-                "seconds": {"load": 1.0, "texts": 1.0, "items": 0.0}}
+        one = {"texts": texts, "items": items, "versions": {"a": "1"}, "seconds": {"texts": 1.0, "items": 0.0},
+               "refused": None}
+        return {"models": [copy.deepcopy(one) for _ in owns], "versions_reference": {"a": "1"},
+                "seconds": {"load": 1.0, "score": 1.0}}
 
-    monkeypatch.setattr(scoring, "score", score)
+    monkeypatch.setattr(scoring, "score", scored_by)
     return runs
 
 
@@ -176,7 +180,7 @@ class TestRecords:
     def test_scored_once_shared_by_equal_weights_and_left_alone_after(self, mini, capsys):
         first = quality.take_all("mini", "default")
         assert [one["status"] for one in first] == ["measured"] * 2 and len(mini) == 1
-        assert first[1]["same_as"] == "one" and "same_as" not in first[0]
+        assert [one["same_as"] for one in first] == [None, "one"]
         written = paths.quality("mini", "one")
         before = written.stat().st_mtime_ns
         assert quality.take_all("mini", "default")[0] == first[0]
@@ -197,7 +201,7 @@ class TestRecords:
 
         def short(*told):
             found = whole(*told)
-            found["texts"][2]["kl"].pop()
+            found["models"][0]["texts"][2]["kl"].pop()
             return found
 
         monkeypatch.setattr(scoring, "score", short)
@@ -349,7 +353,7 @@ class TestTradeOff:
         assert (out / "quality.csv").read_text().count("\n") == 3
         frame = tables.pd.read_csv(out / "tradeoff.csv")
         title = plots_quality.style.figure_of(plots_quality.tradeoff(frame)).get_suptitle().replace("\n", " ")
-        assert title.startswith("vLLM-CPU int8 gives up 0.2 nats per token and delivers")
+        assert title.startswith("vLLM-CPU int8 gives up 0.200 nats per token and delivers")
 
     def test_a_study_without_scores_has_an_empty_picture_that_says_why(self, tmp_path):
         of = synthetic.study()
@@ -381,8 +385,8 @@ def test_real_weights_by_their_own_library(artifact, tmp_path):
     options = [tokenizer.encode(word).ids for word in (" Madrid", " Tuesday")]
     asked = {"texts": [text], "documents": [text[:-2]],
              "items": [{"document": 0, "question": text[-2:], "options": options}]}
-    found = scoring.score(scoring.Scored(artifact, kind), reference, asked, 256, tmp_path / "log", lambda stage: None)
-    one, item = found["texts"][0], found["items"][0]
+    found = scoring.score(reference, [scoring.Scored(artifact, kind)], asked, 256, tmp_path / "log", lambda stage: None)
+    one, item = found["models"][0]["texts"][0], found["models"][0]["items"][0]
     assert len(one["kl"]) == len(text) - 1
     assert 0 < np.mean(one["kl"]) < 0.2 and np.mean(one["agree"]) > 0.7
     for which in ("logp", "logp_reference"):

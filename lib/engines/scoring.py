@@ -1,8 +1,9 @@
 """How a launch's model is scored without its server: which weights, by which library, against which reference.
 
-Teacher-forced, over the whole vocabulary, by the script `recipes/score.py` in the quantize environment: GGUF files by
-llama.cpp itself, Hugging Face folders by transformers, in the number format that the launch computes in. The reference
-is the 16-bit model that the weights come from, its products in float32 (llama.cpp: as llama.cpp serves f16).
+Teacher-forced, over the whole vocabulary, by the scripts `recipes/logits_*.py` in the quantize environment: GGUF files
+by llama.cpp itself, Hugging Face folders by transformers, in the number format that the launch computes in. The
+reference is the 16-bit model that the weights come from, its products in float32 (llama.cpp: as llama.cpp serves f16).
+All contenders of one reference are scored in one process, which loads it once.
 Refused, as a number that does not exist: models that no library here loads, and too little memory for two of them.
 """
 
@@ -11,7 +12,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,12 @@ from lib.engines import build, computer
 from lib.engines.process import OWN_PYTHON, Process
 from lib.errors import EngineError, NoValue
 
-SCRIPT = build.RECIPES / "score.py"
 METHOD = 1                      # of scoring: a record of another one is taken again; code alone never makes it so
 LIMIT_S = 1800.0
 LOOK_S = 0.2
 BASE_BYTES = 1_500_000_000      # torch and transformers, and one text's logits in float64
 IN_FLOAT32 = 4.6                # bytes in memory over bytes on disk, of the format that grows most: 4 bits become 32
+SCRIPTS = {True: build.RECIPES / "logits_torch.py", False: build.RECIPES / "logits_llama.py"}
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class Scored:
         """What the script is told."""
         folder, threads = paths.ARTIFACTS / self.artifact, len(os.sched_getaffinity(0))
         if self.dtype:
-            return {"kind": "torch", "folder": str(folder), "dtype": self.dtype, "threads": threads}
-        return {"kind": "llama", "file": str(folder / "model.gguf"), "library": str(_library()), "threads": threads,
-                "version": _locked()}
+            return {"folder": str(folder), "dtype": self.dtype, "threads": threads}
+        file, library = folder / "model.gguf", _library()
+        return {"file": str(file), "library": str(library), "version": _locked(), "threads": threads}
 
     @property
     def how(self) -> str:
@@ -71,14 +72,16 @@ def of(launch: Launch) -> tuple[Scored, Scored]:
     else:
         own = launch.settings.get("dtype") or ("bfloat16" if launch.precision == "bf16" else "float32")
         pair = Scored(launch.artifact, str(own)), Scored(made.source or launch.artifact, "float32")
-    build.recipe(pair[1].artifact)
-    needed = BASE_BYTES + IN_FLOAT32 * sum(build.recipe(one.artifact).bytes for one in set(pair))
-    if computer.free_memory_bytes() < needed:
-        raise NoValue(
-            f"scoring {launch.artifact} beside its reference needs about {needed / 1e9:.1f} GB of memory and "
-            f"{computer.free_memory_bytes() / 1e9:.1f} GB is free"
-        )
+    needed, free = needs_bytes(pair), computer.free_memory_bytes()
+    if free < needed:
+        raise NoValue(f"scoring {launch.artifact} beside its reference needs about {needed / 1e9:.1f} GB of memory and "
+                      f"{free / 1e9:.1f} GB is free")
     return pair
+
+
+def needs_bytes(models: Iterable[Scored]) -> float:
+    """Memory that scoring these in one process needs at most."""
+    return BASE_BYTES + IN_FLOAT32 * sum(build.recipe(one.artifact).bytes for one in set(models))
 
 
 def key(own: Scored, reference: Scored, asked: Mapping[str, Any]) -> str:
@@ -89,9 +92,10 @@ def key(own: Scored, reference: Scored, asked: Mapping[str, Any]) -> str:
 
 
 def score(
-    own: Scored, reference: Scored, asked: Mapping[str, Any], context: int, log: Path, tell: Callable[[str], None]
+    reference: Scored, owns: Sequence[Scored], asked: Mapping[str, Any], context: int, log: Path,
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run the script.
+    """Run the script on one reference and the models that come from it.
 
     Parameters
     ----------
@@ -102,35 +106,40 @@ def score(
 
     Returns
     -------
-    What the script writes: per text and per item the log-probabilities, versions, seconds.
+    models: in the order of `owns`, texts, items, versions, seconds and why one was `refused`; versions_reference;
+    seconds of the whole.
 
     Raises
     ------
     EngineError : it failed, with its last words.
     """
-    for one in (own, reference):
+    for one in dict.fromkeys((reference, *owns)):
         build.verify(one.artifact)
     python = environments.ensure("quantize")
-    if not (own.dtype and reference.dtype):
+    if not reference.dtype:
         environments.ensure("llama-cpp")
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="score-") as folder:
         ask, out = Path(folder) / "asked.json", Path(folder) / "out.json"
         ask.write_text(json.dumps(asked))
-        models = [json.dumps(one.told | ({} if one.dtype else {"context": context})) for one in (own, reference)]
-        command = [str(python), "-u", str(SCRIPT), "--asked", str(ask), "--own", models[0],
-                   "--reference", models[1], "--out", str(out)]
+        models = [json.dumps(one.told | ({} if one.dtype else {"context": context})) for one in (reference, *owns)]
+        command = [str(python), "-u", str(SCRIPTS[reference.dtype is not None]), "--asked", str(ask),
+                   "--reference", models[0], "--out", str(out)]
+        for model in models[1:]:
+            command += ["--own", model]
         quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         began = time.monotonic()
         with Process(command, quiet | OWN_PYTHON, log) as process:
             while process.status is None:
-                tell("scoring")
+                tell(process.tail().rpartition(" / ")[2])
                 if time.monotonic() - began > LIMIT_S:
-                    raise EngineError(f"Scoring {own.artifact} did not end within {LIMIT_S:g} s. The log is {log}.")
+                    raise EngineError(f"Scoring against {reference.artifact} did not end within {LIMIT_S:g} s. "
+                                      f"The log is {log}.")
                 time.sleep(LOOK_S)
             if process.status:
                 said = process.tail().rpartition(" / ")[2] or "it said nothing"
-                raise EngineError(f"{own.artifact} could not be scored: {said} The log is {log}.")
+                raise EngineError(f"{reference.artifact} and what comes from it could not be scored: {said} "
+                                  f"The log is {log}.")
         return dict(json.loads(out.read_text()))
 
 

@@ -12,11 +12,12 @@ no part. What cannot be scored has a record that says why; what failed is told a
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from lib import config, paths, records
 from lib.config import Launch, Quality, Study
-from lib.engines import build, registry, scoring
+from lib.engines import build, computer, registry, scoring
 from lib.errors import EngineError, MeasureError, NoValue
 from lib.glance import Table
 from lib.measure import finance_tasks, provenance, session, workload
@@ -26,6 +27,7 @@ SCHEMA = 1
 TOKENS_S = 120.0            # tokens scored in a second by two models on two cores, for the plan
 Said = dict[str, Any]
 Tell = Callable[[str], None]
+Pair = tuple[scoring.Scored, scoring.Scored]    # what is served, its reference
 
 
 def take_all(profile: str, depth: str) -> list[Said]:
@@ -43,23 +45,8 @@ def take_all(profile: str, depth: str) -> list[Said]:
     if study.quality is None or study.kind != "measured":
         return []
     launches = [config.load_launch(profile, name) for name in config.run_order(study)]
-    said: list[Said] = []
-    failed: list[str] = []
-    asked: dict[str, Any] = {}
-    title = f"{study.name}/quality"
-    with session.alone(paths.RECORDS / study.name), Progress(title, float(len(launches))) as progress:
-        for number, launch in enumerate(launches):
-            def tell(stage: str, at: int = number, name: str = launch.name) -> None:
-                progress.at(float(at), f"{name}: {stage}")
-
-            try:
-                said.append(_take(study, study.quality, launch, asked, said, tell))
-            except EngineError as trouble:
-                failed.append(str(trouble))
-                said.append(_write(study, launch, _about(study, launch) | {"status": "failed", "reason": failed[-1]}))
-    if failed:
-        raise EngineError(" ".join(failed))
-    return said
+    with session.alone(paths.RECORDS / study.name), Progress(f"{study.name}/quality") as progress:
+        return _take(study, study.quality, launches, lambda stage: progress.at(0.0, stage))
 
 
 def glance(said: list[Said]) -> Table:
@@ -91,7 +78,7 @@ def evaluation(study: Study, quality: Quality) -> dict[str, Any]:
     def ids(text: str, begins: bool) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=begins).ids)
 
-    asked_items = [
+    asked_items: list[dict[str, Any]] = [
         {"document": documents.index(item.document), "question": ids(item.question, False),
          "options": [ids(option, False) for option in item.options]}
         for item in items
@@ -109,42 +96,79 @@ def evaluation(study: Study, quality: Quality) -> dict[str, Any]:
     }
 
 
-def _take(
-    study: Study, quality: Quality, launch: Launch, asked: dict[str, Any], said: Sequence[Said], tell: Tell
-) -> Said:
-    registry.of(launch).check(launch)
-    about = _about(study, launch)
-    try:
-        own, reference = scoring.of(launch)
-    except NoValue as reason:
-        return _write(study, launch, about | {"status": "missing", "reason": str(reason)})
-    for artifact in dict.fromkeys((study.model.tokenizer, own.artifact, reference.artifact)):
+def _take(study: Study, quality: Quality, launches: Sequence[Launch], tell: Tell) -> list[Said]:
+    said: dict[str, Said] = {}
+    pairs: dict[str, Pair] = {}
+    for launch in launches:
+        registry.of(launch).check(launch)
+        try:
+            pairs[launch.name] = scoring.of(launch)
+        except NoValue as why:
+            said[launch.name] = _write(study, launch, {"status": "missing", "reason": str(why)})
+    if not pairs:
+        return list(said.values())
+    for artifact in dict.fromkeys([study.model.tokenizer, *(one.artifact for pair in pairs.values() for one in pair)]):
         build.build(artifact, tell)
-    if not asked:
-        asked |= evaluation(study, quality)
-    ask = {name: asked[name] for name in ("texts", "documents", "items")}
-    wanted = scoring.key(own, reference, ask)
-    known = _known(study, launch, wanted)
-    if known:
-        return known
-    for other in said:      # the same weights in the same format, as of the second launch of the A/A pair
-        if other.get("key") == wanted:
-            return _write(study, launch, other | about | {"same_as": other["launch"]})
-    path = paths.quality(study.name, launch.name)
+    asked = evaluation(study, quality)
+    keys = {name: scoring.key(*pair, _ask(asked)) for name, pair in pairs.items()}
+    said |= {name: known for name, key in keys.items() if (known := _known(study, name, key))}
+    known = {one["key"]: one for one in said.values() if "key" in one}
+    todo = {key: pairs[name] for name, key in keys.items() if key not in known}
+    for scored in chain([known], (_score(study, group, asked, tell) for group in _groups(todo))):
+        for launch in launches:
+            key = keys.get(launch.name)
+            if key in scored and launch.name not in said:
+                # Launches may share weights and format, as the two of the A/A pair do.
+                first = next(name for name, other in keys.items() if other == key)
+                same = {"same_as": first if first != launch.name else None}
+                said[launch.name] = _write(study, launch, scored[key] | same)
+    failed = [one["reason"] for one in said.values() if one["status"] == "failed"]
+    if failed:
+        raise EngineError(" ".join(dict.fromkeys(failed)))
+    return [said[launch.name] for launch in launches]
+
+
+def _groups(todo: Mapping[str, Pair]) -> list[dict[str, Pair]]:
+    """Put contenders of one reference together, as far as the memory holds them: key -> what it serves, reference."""
+    groups = []
+    for reference in dict.fromkeys(pair[1] for pair in todo.values()):
+        group = {key: pair for key, pair in todo.items() if pair[1] == reference}
+        together = scoring.needs_bytes([model for pair in group.values() for model in pair])
+        fits = together <= computer.free_memory_bytes()
+        groups += [group] if fits else [{key: pair} for key, pair in group.items()]
+    return groups
+
+
+def _score(study: Study, group: Mapping[str, Pair], asked: Mapping[str, Any], tell: Tell) -> dict[str, Said]:
+    """Score a group; what it is that failed stands in its place: key -> record without its launch."""
+    owns, reference = [own for own, _ in group.values()], next(iter(group.values()))[1]
+    log = paths.RECORDS / study.name / f"{reference.artifact}.quality.log"
     context = -(-asked["longest"] // 256) * 256         # llama.cpp rounds its context up to that
     load = provenance.load()
-    found = scoring.score(own, reference, ask, context, path.with_name(f"{launch.name}.quality.log"), tell)
-    _check(found, asked)
-    items = [{"kind": kind, "answer": answer, **scores}
-             for kind, answer, scores in zip(asked["kinds"], asked["answers"], found["items"], strict=True)]
-    return _write(study, launch, about | {
-        "status": "measured", "reason": None, "key": wanted, "estimator": own.how,
-        "artifact": _described(own), "reference": _described(reference),
-        "itself": own == reference,
-        "versions": found["versions"], "versions_reference": found["versions_reference"],
-        "machine": provenance.machine(), "git": provenance.git(), "load": load, "when_utc": provenance.utc(),
-        "seconds": found["seconds"], "texts": found["texts"], "items": items,
-    })
+    try:
+        found = scoring.score(reference, owns, _ask(asked), context, log, tell)
+    except EngineError as trouble:
+        return {key: {"status": "failed", "reason": str(trouble)} for key in group}
+    common = {"status": "measured", "reason": None, "reference": _described(reference), "git": provenance.git(),
+              "machine": provenance.machine(), "load": load, "when_utc": provenance.utc(),
+              "versions_reference": found["versions_reference"], "seconds_together": found["seconds"]}
+    said = {}
+    for key, own, scores in zip(group, owns, found["models"], strict=True):
+        why = scores["refused"] or _lacking(scores, asked)
+        if why:
+            said[key] = {"status": "failed", "reason": f"{own.artifact} could not be scored: {why}"}
+            continue
+        items = [{"kind": kind, "answer": answer, **item}
+                 for kind, answer, item in zip(asked["kinds"], asked["answers"], scores["items"], strict=True)]
+        said[key] = common | {
+            "key": key, "estimator": own.how, "artifact": _described(own), "itself": own == reference,
+            "versions": scores["versions"], "seconds": scores["seconds"], "texts": scores["texts"], "items": items,
+        }
+    return said
+
+
+def _ask(asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {part: asked[part] for part in ("texts", "documents", "items")}
 
 
 def _described(one: scoring.Scored) -> dict[str, Any]:
@@ -160,39 +184,37 @@ def _about(study: Study, launch: Launch) -> Said:
             "config_hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
-def _known(study: Study, launch: Launch, wanted: str) -> Said | None:
+def _known(study: Study, launch: str, key: str) -> Said | None:
     """Return the record with this key; put one with another key aside."""
-    path = paths.quality(study.name, launch.name)
+    path = paths.quality(study.name, launch)
     try:
         found = dict(json.loads(path.read_text()))
     except (OSError, ValueError):
         return None
-    if found.get("key") == wanted and found.get("status") == "measured":
+    if found.get("status") != "measured":
+        return None
+    if found.get("key") == key:
         return found
-    if found.get("status") == "measured":
-        aside = path.parent / "superseded" / f"{found.get('key')}.{found.get('when_utc')}.{path.name}"
-        aside.parent.mkdir(exist_ok=True)
-        path.rename(aside)
+    aside = path.parent / "superseded" / f"{found.get('key')}.{found.get('when_utc')}.{path.name}"
+    aside.parent.mkdir(exist_ok=True)
+    path.rename(aside)
     return None
 
 
-def _check(found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Refuse scores that miss a token or an option.
-
-    Raises
-    ------
-    EngineError : says which.
-    """
+def _lacking(found: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
+    """Say what scores miss: a token or an option."""
     for number, (tokens, scores) in enumerate(zip(asked["texts"], found["texts"], strict=True)):
         for name in ("logp", "logp_reference", "kl", "agree"):
             if len(scores[name]) != len(tokens) - 1:
-                raise EngineError(f"Text {number} has {len(tokens) - 1} tokens to score and {len(scores[name])} values "
-                                  f"of {name!r}: log-probabilities are missing, so nothing is kept.")
+                return (f"Text {number} has {len(tokens) - 1} tokens to score and {len(scores[name])} values "
+                        f"of {name!r}: log-probabilities are missing, so nothing is kept.")
     if [len(i["logp"]) for i in found["items"]] != [len(i["options"]) for i in asked["items"]]:
-        raise EngineError("An item misses the log-probability of an option, so nothing is kept.")
+        return "An item misses the log-probability of an option, so nothing is kept."
+    return None
 
 
 def _write(study: Study, launch: Launch, said: Said) -> Said:
+    said = said | _about(study, launch)
     path = paths.quality(study.name, launch.name)
     text = json.dumps(said, allow_nan=False, sort_keys=True)
     if not (path.exists() and path.read_text() == text):

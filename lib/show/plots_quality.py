@@ -80,7 +80,7 @@ def _error(row: pd.Series, column: str) -> np.ndarray | None:
     if pd.isna(row[f"{column}_low"]) or pd.isna(row[f"{column}_high"]):
         return None
     low, high = row[column] - row[f"{column}_low"], row[f"{column}_high"] - row[column]
-    return np.clip(np.array([[low], [high]], dtype=float), 0, None)
+    return np.array([[max(low, 0.0)], [max(high, 0.0)]], dtype=float)
 
 
 def _name(row: pd.Series) -> str:

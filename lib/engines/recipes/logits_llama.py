@@ -1,9 +1,11 @@
-"""Logits of a GGUF file by llama.cpp itself: for `score.py`, in the quantize environment, which has numpy.
+"""Score GGUF files by llama.cpp itself: `score.py` says how, this loads them. Runs in the quantize environment.
 
-The xllamacpp wheel is the engine that serves; it exports llama.cpp's C interface, and that is called here, so the
-scores carry every rounding of its own kernels. Rule: structures whose fields differ between versions are handled as
-bytes. Only the head of the context's parameters is set, after its defaults were found where they are expected; a
-version with another layout is refused, and so is a library without the interface.
+A model is {"file", "library", "version", "context", "threads"}; `library` is the shared object of the xllamacpp wheel,
+the engine that serves. Its Python classes give no logits of a prompt; the wheel exports llama.cpp's C interface, and
+that is called, so the scores carry every rounding of its own kernels. Structures whose fields differ between versions
+are handled as bytes: four numbers of the context's parameters are set, after their defaults were found where they are
+expected, and the context is then asked whether it took them. A version with another layout is refused, and so is a
+library without the interface.
 """
 
 import ctypes
@@ -12,9 +14,11 @@ from ctypes import POINTER, c_bool, c_char_p, c_float, c_int8, c_int32, c_uint32
 from typing import Any
 
 import numpy as np
+import score
 
-# llama.h, llama_context_default_params(): n_ctx, n_batch, n_ubatch, n_seq_max, n_threads, n_threads_batch.
-HEAD = (512, 2048, 512, 1, 4, 4)
+# llama.h, llama_context_default_params(): n_ctx, n_batch, n_ubatch, n_seq_max.
+HEAD = (512, 2048, 512, 1)
+TOOK = ("llama_n_ctx", "llama_n_batch", "llama_n_ubatch", "llama_n_seq_max")
 STEP = 512                      # tokens of one batch
 
 
@@ -41,17 +45,18 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "llama_init_from_model": (c_void_p, [c_void_p, Bytes]),
     "llama_model_get_vocab": (c_void_p, [c_void_p]),
     "llama_vocab_n_tokens": (c_int32, [c_void_p]),
-    "llama_n_ctx": (c_uint32, [c_void_p]),
+    "llama_set_n_threads": (None, [c_void_p, c_int32, c_int32]),
     "llama_get_memory": (c_void_p, [c_void_p]),
     "llama_memory_seq_rm": (c_bool, [c_void_p, c_int32, c_int32, c_int32]),
     "llama_batch_init": (Batch, [c_int32, c_int32, c_int32]),
     "llama_decode": (c_int32, [c_void_p, Batch]),
     "llama_get_logits_ith": (POINTER(c_float), [c_void_p, c_int32]),
 }
+SIGNATURES |= {name: (c_uint32, [c_void_p]) for name in TOOK}
 
 
 class Llama:
-    """One model. `told`: file, library (the wheel's shared object), context in tokens, threads."""
+    """One model of a file."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self._call = ctypes.CDLL(told["library"])
@@ -66,22 +71,31 @@ class Llama:
         found = tuple(params.words[: len(HEAD)])
         if found != HEAD:
             sys.exit(f"llama.cpp's context parameters begin with {found} where {HEAD} is known: another version.")
-        params.words[: len(HEAD)] = (told["context"], STEP, STEP, 1, told["threads"], told["threads"])
+        self._step = min(STEP, told["context"])
+        asked = (told["context"], self._step, self._step, 1)
+        params.words[: len(HEAD)] = asked
         self._context = self._call.llama_init_from_model(model, params) if model else None
         if not self._context:
             sys.exit(f"llama.cpp could not load {told['file']}.")
-        self.context = int(self._call.llama_n_ctx(self._context))
-        if self.context < told["context"]:
-            sys.exit(f"llama.cpp gave a context of {self.context} tokens where {told['context']} were asked for.")
+        took = tuple(int(getattr(self._call, name)(self._context)) for name in TOOK)
+        if took != asked:
+            sys.exit(f"llama.cpp was asked for a context of {asked} and made one of {took}: another version.")
+        self._call.llama_set_n_threads(self._context, told["threads"], told["threads"])
+        self.context = told["context"]
         self._words = int(self._call.llama_vocab_n_tokens(self._call.llama_model_get_vocab(model)))
-        self._batch = self._call.llama_batch_init(STEP, 0, 1)
+        self._batch = self._call.llama_batch_init(self._step, 0, 1)
         self.versions = {"xllamacpp": told["version"]}
 
     def logits(self, tokens: list[int], keep: int) -> np.ndarray:
         """Forget all but the first `keep` tokens, read these, and return float32 logits after each (tokens x words)."""
         self._call.llama_memory_seq_rm(self._call.llama_get_memory(self._context), 0, keep, -1)
-        parts = [self._read(tokens[i : i + STEP], keep + i) for i in range(0, len(tokens), STEP)]
-        return np.concatenate(parts)
+        step = self._step
+        parts = [self._read(tokens[i : i + step], keep + i) for i in range(0, len(tokens), step)]
+        return np.concatenate(parts) if parts else np.empty((0, self._words), np.float32)
+
+    def branches(self, rows: list[list[int]], keep: int) -> list[np.ndarray]:
+        """Return the logits after each token of several continuations of the first `keep` tokens; none sees another."""
+        return [self.logits(row, keep) for row in rows]
 
     def _read(self, tokens: list[int], begins: int) -> np.ndarray:
         batch = self._batch
@@ -96,3 +110,7 @@ class Llama:
         if not all(rows):
             sys.exit("llama.cpp keeps no log-probabilities of prompt tokens.")
         return np.stack([np.ctypeslib.as_array(row, shape=(self._words,)).copy() for row in rows])
+
+
+if __name__ == "__main__":
+    score.main(Llama)

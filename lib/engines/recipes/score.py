@@ -1,23 +1,26 @@
-"""Score two models on the same texts and items, token by token, over the whole vocabulary, in one process.
+"""Score models beside one reference on the same texts and items, token by token, over the whole vocabulary.
 
-    python score.py --asked FILE --own JSON --reference JSON --out FILE
+    python logits_torch.py --asked FILE --reference JSON --own JSON [--own JSON ...] --out FILE
 
-`asked` holds token ids: texts, documents and items (a document, a question, options). A model is
-{"kind": "torch", "folder", "dtype", "threads"} or {"kind": "llama", "file", "library", "context", "threads"}; where
-both are the same it is loaded once. Logits are never written: a text's are reduced to four numbers a token at once.
-Refused: a text longer than a model's context, and logits that are not numbers. Runs in the quantize environment.
+The library that loads the models is the script that is run (`logits_torch.py`, `logits_llama.py`); this module is what
+both do with it. `asked` holds token ids: texts, documents and items (a document, a question, options). One process
+scores all models of a reference, which is loaded and read once. Logits are never written: a text's are reduced to four
+numbers a token at once. Refused: a text longer than a model's context, and logits that are not numbers; a model that is
+refused says so in its place and the others go on. Runs in the quantize environment.
 """
 
 import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from logits_llama import Llama
-from logits_torch import Torch
+
+Scores = dict[str, list[float]]
 
 
 class Model(Protocol):
@@ -29,31 +32,49 @@ class Model(Protocol):
     def logits(self, tokens: list[int], keep: int) -> np.ndarray:
         """Forget all but the first `keep` tokens, read these, and return float32 logits after each (tokens x words)."""
 
-
-def load(told: dict[str, Any]) -> Model:
-    """Load a model as told."""
-    return Torch(told) if told["kind"] == "torch" else Llama(told)
+    def branches(self, rows: list[list[int]], keep: int) -> list[np.ndarray]:
+        """Return the logits after each token of several continuations of the first `keep` tokens; none sees another."""
 
 
-def log_probabilities(model: Model, tokens: list[int], keep: int, what: str, last: int = 0) -> np.ndarray:
-    """Natural logarithms of the next token's distribution after each token, or the `last` ones, float64 (x words)."""
-    if keep + len(tokens) > model.context:
-        sys.exit(f"{what} has {keep + len(tokens)} tokens and the model's context holds {model.context}.")
-    logits = model.logits(tokens, keep)[-last:].astype(np.float64)
-    if not np.isfinite(logits).all():
-        where = keep + len(tokens) - len(logits) + int(np.argmin(np.isfinite(logits).all(axis=1)))
-        sys.exit(f"{what}: the model gave no log-probability after token {where}: its logits are not numbers.")
+class Refused(Exception):
+    """A model cannot be scored; the text says why."""
+
+
+def distributions(logits: np.ndarray, what: str) -> np.ndarray:
+    """Natural logarithms of next-token distributions, float64 (tokens x words), from logits of any shift.
+
+    Raises
+    ------
+    Refused : a logit is not a number.
+    """
+    known = np.isfinite(logits).all(axis=1)
+    if not known.all():
+        after = int(np.argmin(known))
+        raise Refused(f"{what}: the model gave no log-probability after token {after}: its logits are not numbers.")
+    logits = logits.astype(np.float64)
     logits -= logits.max(axis=1, keepdims=True)
     logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
     return logits
 
 
-def text(own: Model, reference: Model, tokens: list[int], what: str) -> dict[str, list[float]]:
+def fit(model: Model, tokens: int, what: str) -> None:
+    """Refuse what is longer than a model's context."""
+    if tokens > model.context:
+        raise Refused(f"{what} has {tokens} tokens and the model's context holds {model.context}.")
+
+
+def read(model: Model, tokens: list[int], what: str) -> np.ndarray:
+    """Distributions after every token of a text but its last."""
+    fit(model, len(tokens), what)
+    return distributions(model.logits(tokens, 0)[:-1], what)
+
+
+def compare(p: np.ndarray, q: np.ndarray, tokens: Sequence[int]) -> Scores:
     """Compare two models on one text: of every token but the first its log-probability under both, KL(reference||own)
     in nats, and whether both would have said the same next token.
+
+    p, q : distributions of the reference and of one's own, logarithms (tokens - 1 x words).
     """
-    p = log_probabilities(reference, tokens, 0, what)[:-1]
-    q = p if own is reference else log_probabilities(own, tokens, 0, what)[:-1]
     said = (np.arange(len(tokens) - 1), np.array(tokens[1:]))
     divergence = (np.exp(p) * (p - q)).sum(axis=1)
     return {
@@ -63,7 +84,7 @@ def text(own: Model, reference: Model, tokens: list[int], what: str) -> dict[str
     }
 
 
-def items(model: Model, asked: dict[str, Any], tell: Any) -> list[list[float]]:
+def answers(model: Model, asked: dict[str, Any], tell: Callable[[str], None]) -> list[list[float]]:
     """Log-probability of each option of each item, summed over its tokens. A document is read once for all its items.
 
     Items of one document stand together.
@@ -71,62 +92,92 @@ def items(model: Model, asked: dict[str, Any], tell: Any) -> list[list[float]]:
     scores: list[list[float]] = []
     now, start = None, 0
     for number, item in enumerate(asked["items"]):
-        what = f"item {number}"
+        what, question, options = f"item {number}", item["question"], item["options"]
         if item["document"] != now:
             now = item["document"]
-            document = asked["documents"][now]
-            log_probabilities(model, document, 0, what, last=1)
-            start = len(document)
-        after = log_probabilities(model, item["question"], start, what, last=1)[0]
-        keep = start + len(item["question"])
+            start = len(asked["documents"][now])
+            fit(model, start, what)
+            model.logits(asked["documents"][now], 0)
+        keep = start + len(question)
+        fit(model, keep + max(map(len, options)) - 1, what)
+        first = distributions(model.logits(question, start)[-1:], what)
+        more = model.branches([option[:-1] for option in options], keep)
         of_item = []
-        for option in item["options"]:
-            rows = [after]
-            if len(option) > 1:
-                rows += list(log_probabilities(model, option[:-1], keep, what))
-            of_item.append(round(float(sum(row[token] for row, token in zip(rows, option, strict=True))), 6))
+        for option, rows in zip(options, more, strict=True):
+            after = np.concatenate([first, distributions(rows, what)]) if len(rows) else first
+            of_item.append(float(f"{after[np.arange(len(option)), option].sum():.7g}"))
         scores.append(of_item)
         tell(f"item {number + 1} of {len(asked['items'])}")
     return scores
+
+
+def score(
+    reference: Model, models: list[Model], asked: dict[str, Any], tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Score every model beside the reference; the reference itself may be among them and is then read once.
+
+    Returns
+    -------
+    per model texts, items, versions and seconds, or why it was refused.
+
+    Raises
+    ------
+    Refused : the reference itself.
+    """
+    out: list[dict[str, Any]] = [{"texts": [], "items": [], "seconds": {"texts": 0.0, "items": 0.0},
+                                  "versions": model.versions, "refused": None} for model in models]
+    for number, tokens in enumerate(asked["texts"]):
+        tell(f"text {number + 1} of {len(asked['texts'])}")
+        what = f"text {number}"
+        p = read(reference, tokens, what)
+        for model, one in zip(models, out, strict=True):
+            with _stage(one, "texts"):
+                one["texts"].append(compare(p, p if model is reference else read(model, tokens, what), tokens))
+    base = answers(reference, asked, tell)
+    for model, one in zip(models, out, strict=True):
+        with _stage(one, "items"):
+            own = base if model is reference else answers(model, asked, tell)
+            one["items"] = [{"logp": q, "logp_reference": p} for q, p in zip(own, base, strict=True)]
+    return out
+
+
+@contextmanager
+def _stage(one: dict[str, Any], stage: str) -> Iterator[None]:
+    """Time a stage of one model and keep why it was refused; what follows a refusal is not kept by anybody."""
+    began = time.monotonic()
+    try:
+        yield
+    except Refused as why:
+        one["refused"] = one["refused"] or str(why)
+    one["seconds"][stage] = round(one["seconds"][stage] + time.monotonic() - began, 3)
 
 
 def _rounded(values: np.ndarray) -> list[float]:
     return [float(f"{value:.7g}") for value in values]
 
 
-def main() -> None:
-    """Command line."""
+def main(load: Callable[[dict[str, Any]], Model]) -> None:
+    """Command line of a library's script."""
     parser = argparse.ArgumentParser()
-    for name in ("asked", "own", "reference", "out"):
+    for name in ("asked", "reference", "out"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--own", action="append", required=True)
     told = parser.parse_args()
-    asked = json.loads(Path(told.asked).read_text())
-    began = time.monotonic()
 
     def tell(stage: str) -> None:
         print(stage, flush=True)
 
+    began = time.monotonic()
     tell("loading the models")
-    reference = load(json.loads(told.reference))
-    own = reference if told.own == told.reference else load(json.loads(told.own))
-    loaded = time.monotonic()
-    texts = []
-    for number, tokens in enumerate(asked["texts"]):
-        tell(f"text {number + 1} of {len(asked['texts'])}")
-        texts.append(text(own, reference, tokens, f"text {number}"))
-    read = time.monotonic()
-    of_reference = items(reference, asked, tell)
-    of_own = of_reference if own is reference else items(own, asked, tell)
-    out = {
-        "texts": texts, "items": [{"logp": q, "logp_reference": p} for q, p in zip(of_own, of_reference, strict=True)],
-        "versions": own.versions, "versions_reference": reference.versions,
-        "seconds": {"load": round(loaded - began, 2), "texts": round(read - loaded, 2),
-                    "items": round(time.monotonic() - read, 2)},
-    }
+    loaded = {text: load(json.loads(text)) for text in dict.fromkeys([told.reference, *told.own])}
+    after = time.monotonic()
+    reference = loaded[told.reference]
+    try:
+        models = score(reference, [loaded[text] for text in told.own], json.loads(Path(told.asked).read_text()), tell)
+    except Refused as why:
+        sys.exit(f"The reference: {why}")
+    out = {"models": models, "versions_reference": reference.versions,
+           "seconds": {"load": round(after - began, 2), "score": round(time.monotonic() - after, 2)}}
     beside = Path(f"{told.out}.tmp")
     beside.write_text(json.dumps(out, allow_nan=False))
     beside.replace(told.out)
-
-
-if __name__ == "__main__":
-    main()
