@@ -86,27 +86,27 @@ class Llama:
         self._batch = self._call.llama_batch_init(self._step, 0, 1)
         self.versions = {"xllamacpp": told["version"]}
 
-    def logits(self, tokens: list[int], keep: int) -> np.ndarray:
-        """Forget all but the first `keep` tokens, read these, and return float32 logits after each (tokens x words)."""
+    def logits(self, tokens: list[int], keep: int, last: bool = False) -> np.ndarray:
+        """As `score.Model` says."""
         self._call.llama_memory_seq_rm(self._call.llama_get_memory(self._context), 0, keep, -1)
-        step = self._step
-        parts = [self._read(tokens[i : i + step], keep + i) for i in range(0, len(tokens), step)]
-        return np.concatenate(parts) if parts else np.empty((0, self._words), np.float32)
+        places = range(0, len(tokens), self._step)
+        parts = [self._read(tokens[i : i + self._step], keep + i, last) for i in places]
+        return np.concatenate(parts[-1:] if last else parts) if parts else np.empty((0, self._words), np.float32)
 
     def branches(self, rows: list[list[int]], keep: int) -> list[np.ndarray]:
-        """Return the logits after each token of several continuations of the first `keep` tokens; none sees another."""
+        """As `score.Model` says."""
         return [self.logits(row, keep) for row in rows]
 
-    def _read(self, tokens: list[int], begins: int) -> np.ndarray:
-        batch = self._batch
+    def _read(self, tokens: list[int], begins: int, last: bool) -> np.ndarray:
+        batch, wanted = self._batch, [not last or i == len(tokens) - 1 for i in range(len(tokens))]
         batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, begins + i, 1, 1
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, begins + i, 1, wanted[i]
             batch.seq_id[i][0] = 0
         status = self._call.llama_decode(self._context, batch)
         if status:
             sys.exit(f"llama.cpp could not read {len(tokens)} tokens from place {begins} on (llama_decode: {status}).")
-        rows = [self._call.llama_get_logits_ith(self._context, i) for i in range(len(tokens))]
+        rows = [self._call.llama_get_logits_ith(self._context, i) for i in range(len(tokens)) if wanted[i]]
         if not all(rows):
             sys.exit("llama.cpp keeps no log-probabilities of prompt tokens.")
         return np.stack([np.ctypeslib.as_array(row, shape=(self._words,)).copy() for row in rows])

@@ -48,16 +48,16 @@ class Torch:
         self.context = int(self._model.config.max_position_embeddings)
         self.versions = {name: version(name) for name in ("torch", "transformers", "compressed-tensors")}
 
-    def logits(self, tokens: list[int], keep: int) -> np.ndarray:
-        """Forget all but the first `keep` tokens, read these, and return float32 logits after each (tokens x words)."""
+    def logits(self, tokens: list[int], keep: int, last: bool = False) -> np.ndarray:
+        """As `score.Model` says."""
         if keep == 0:
             self._cache = DynamicCache()
         else:
             self._forget(keep)
-        return np.asarray(self._read(torch.tensor([tokens]))[0])
+        return np.asarray(self._read(torch.tensor([tokens]), last)[0])
 
     def branches(self, rows: list[list[int]], keep: int) -> list[np.ndarray]:
-        """Return the logits after each token of several continuations of the first `keep` tokens; none sees another."""
+        """As `score.Model` says."""
         longest = max(map(len, rows))
         if longest == 0:
             return [np.empty((0, 0), np.float32) for _ in rows]
@@ -75,9 +75,9 @@ class Torch:
         if extra > 0:
             self._cache.crop(-extra)
 
-    def _read(self, tokens: torch.Tensor) -> Any:
+    def _read(self, tokens: torch.Tensor, last: bool = False) -> Any:
         with torch.inference_mode():
-            done = self._model(input_ids=tokens, past_key_values=self._cache, use_cache=True)
+            done = self._model(input_ids=tokens, past_key_values=self._cache, use_cache=True, logits_to_keep=int(last))
             return done.logits.float().numpy()
 
 

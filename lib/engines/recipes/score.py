@@ -29,8 +29,11 @@ class Model(Protocol):
     context: int
     versions: dict[str, str]
 
-    def logits(self, tokens: list[int], keep: int) -> np.ndarray:
-        """Forget all but the first `keep` tokens, read these, and return float32 logits after each (tokens x words)."""
+    def logits(self, tokens: list[int], keep: int, last: bool = False) -> np.ndarray:
+        """Forget all but the first `keep` tokens, read these, and return float32 logits after each, or after the last.
+
+        The result is (tokens x words).
+        """
 
     def branches(self, rows: list[list[int]], keep: int) -> list[np.ndarray]:
         """Return the logits after each token of several continuations of the first `keep` tokens; none sees another."""
@@ -84,7 +87,7 @@ def compare(p: np.ndarray, q: np.ndarray, tokens: Sequence[int]) -> Scores:
     }
 
 
-def answers(model: Model, asked: dict[str, Any], tell: Callable[[str], None]) -> list[list[float]]:
+def answers(model: Model, asked: dict[str, Any]) -> list[list[float]]:
     """Log-probability of each option of each item, summed over its tokens. A document is read once for all its items.
 
     Items of one document stand together.
@@ -97,17 +100,16 @@ def answers(model: Model, asked: dict[str, Any], tell: Callable[[str], None]) ->
             now = item["document"]
             start = len(asked["documents"][now])
             fit(model, start, what)
-            model.logits(asked["documents"][now], 0)
+            model.logits(asked["documents"][now], 0, last=True)
         keep = start + len(question)
         fit(model, keep + max(map(len, options)) - 1, what)
-        first = distributions(model.logits(question, start)[-1:], what)
+        first = distributions(model.logits(question, start, last=True), what)
         more = model.branches([option[:-1] for option in options], keep)
         of_item = []
         for option, rows in zip(options, more, strict=True):
             after = np.concatenate([first, distributions(rows, what)]) if len(rows) else first
             of_item.append(float(f"{after[np.arange(len(option)), option].sum():.7g}"))
         scores.append(of_item)
-        tell(f"item {number + 1} of {len(asked['items'])}")
     return scores
 
 
@@ -126,17 +128,19 @@ def score(
     """
     out: list[dict[str, Any]] = [{"texts": [], "items": [], "seconds": {"texts": 0.0, "items": 0.0},
                                   "versions": model.versions, "refused": None} for model in models]
+    tell(f"{len(asked['texts'])} texts, by {len(models)} models and their reference")
     for number, tokens in enumerate(asked["texts"]):
-        tell(f"text {number + 1} of {len(asked['texts'])}")
         what = f"text {number}"
         p = read(reference, tokens, what)
         for model, one in zip(models, out, strict=True):
             with _stage(one, "texts"):
                 one["texts"].append(compare(p, p if model is reference else read(model, tokens, what), tokens))
-    base = answers(reference, asked, tell)
-    for model, one in zip(models, out, strict=True):
+    tell(f"{len(asked['items'])} questions, by the reference")
+    base = answers(reference, asked)
+    for number, (model, one) in enumerate(zip(models, out, strict=True)):
+        tell(f"{len(asked['items'])} questions, by model {number + 1} of {len(models)}")
         with _stage(one, "items"):
-            own = base if model is reference else answers(model, asked, tell)
+            own = base if model is reference else answers(model, asked)
             one["items"] = [{"logp": q, "logp_reference": p} for q, p in zip(own, base, strict=True)]
     return out
 
