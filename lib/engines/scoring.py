@@ -10,6 +10,7 @@ Refused, as a number that does not exist: models that no library here loads, and
 import hashlib
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -127,7 +128,8 @@ def score(
                    "--reference", models[0], "--out", str(out)]
         for model in models[1:]:
             command += ["--own", model]
-        quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "TQDM_DISABLE": "1",
+                 "OMP_WAIT_POLICY": "PASSIVE"}
         began = time.monotonic()
         with Process(command, quiet | OWN_PYTHON, log) as process:
             while process.status is None:
@@ -137,7 +139,8 @@ def score(
                                       f"The log is {log}.")
                 time.sleep(LOOK_S)
             if process.status:
-                said = process.tail().rpartition(" / ")[2] or "it said nothing"
+                refused = re.findall(r"^refused: (.*)$", process.text(), re.M)
+                said = refused[-1] if refused else process.tail() or "it said nothing"
                 raise EngineError(f"{reference.artifact} and what comes from it could not be scored: {said} "
                                   f"The log is {log}.")
         return dict(json.loads(out.read_text()))

@@ -20,6 +20,17 @@ import score
 HEAD = (512, 2048, 512, 1)
 TOOK = ("llama_n_ctx", "llama_n_batch", "llama_n_ubatch", "llama_n_seq_max")
 STEP = 512                      # tokens of one batch
+LOUD = (3, 4)                   # ggml's levels of warnings and errors
+
+
+def _loud(level: int, text: bytes, _: int | None) -> None:
+    """Print what llama.cpp says about trouble; of everything else it says some thousand lines."""
+    if level in LOUD:
+        sys.stderr.write(text.decode(errors="replace"))
+
+
+Listener = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
+LISTENER = Listener(_loud)      # kept as long as the library may call it
 
 
 class Bytes(ctypes.Structure):
@@ -38,6 +49,7 @@ class Batch(ctypes.Structure):
 
 
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "llama_log_set": (None, [Listener, c_void_p]),
     "llama_backend_init": (None, []),
     "llama_model_default_params": (Bytes, []),
     "llama_context_default_params": (Bytes, []),
@@ -62,24 +74,27 @@ class Llama:
         self._call = ctypes.CDLL(told["library"])
         for name, (gives, takes) in SIGNATURES.items():
             if not hasattr(self._call, name):
-                sys.exit(f"{told['library']} exports no {name}, so its log-probabilities cannot be had.")
+                raise score.Refused(f"{told['library']} exports no {name}, so its log-probabilities cannot be had.")
             function = getattr(self._call, name)
             function.restype, function.argtypes = gives, takes
+        self._call.llama_log_set(LISTENER, None)
         self._call.llama_backend_init()
         model = self._call.llama_model_load_from_file(told["file"].encode(), self._call.llama_model_default_params())
         params = self._call.llama_context_default_params()
         found = tuple(params.words[: len(HEAD)])
         if found != HEAD:
-            sys.exit(f"llama.cpp's context parameters begin with {found} where {HEAD} is known: another version.")
+            raise score.Refused(f"llama.cpp's context parameters begin with {found} where {HEAD} is known: "
+                                "another version.")
         self._step = min(STEP, told["context"])
         asked = (told["context"], self._step, self._step, 1)
         params.words[: len(HEAD)] = asked
         self._context = self._call.llama_init_from_model(model, params) if model else None
         if not self._context:
-            sys.exit(f"llama.cpp could not load {told['file']}.")
+            raise score.Refused(f"llama.cpp could not load {told['file']}.")
         took = tuple(int(getattr(self._call, name)(self._context)) for name in TOOK)
         if took != asked:
-            sys.exit(f"llama.cpp was asked for a context of {asked} and made one of {took}: another version.")
+            raise score.Refused(f"llama.cpp was asked for a context of {asked} and made one of {took}: "
+                                "another version.")
         self._call.llama_set_n_threads(self._context, told["threads"], told["threads"])
         self.context = told["context"]
         self._words = int(self._call.llama_vocab_n_tokens(self._call.llama_model_get_vocab(model)))
@@ -105,10 +120,11 @@ class Llama:
             batch.seq_id[i][0] = 0
         status = self._call.llama_decode(self._context, batch)
         if status:
-            sys.exit(f"llama.cpp could not read {len(tokens)} tokens from place {begins} on (llama_decode: {status}).")
+            raise score.Refused(f"llama.cpp could not read {len(tokens)} tokens from place {begins} on "
+                                f"(llama_decode: {status}).")
         rows = [self._call.llama_get_logits_ith(self._context, i) for i in range(len(tokens)) if wanted[i]]
         if not all(rows):
-            sys.exit("llama.cpp keeps no log-probabilities of prompt tokens.")
+            raise score.Refused("llama.cpp keeps no log-probabilities of prompt tokens.")
         return np.stack([np.ctypeslib.as_array(row, shape=(self._words,)).copy() for row in rows])
 
 

@@ -173,13 +173,13 @@ def main(load: Callable[[dict[str, Any]], Model]) -> None:
 
     began = time.monotonic()
     tell("loading the models")
-    loaded = {text: load(json.loads(text)) for text in dict.fromkeys([told.reference, *told.own])}
-    after = time.monotonic()
-    reference = loaded[told.reference]
     try:
+        loaded = {text: load(json.loads(text)) for text in dict.fromkeys([told.reference, *told.own])}
+        after = time.monotonic()
+        reference = loaded[told.reference]
         models = score(reference, [loaded[text] for text in told.own], json.loads(Path(told.asked).read_text()), tell)
     except Refused as why:
-        sys.exit(f"The reference: {why}")
+        sys.exit(f"refused: {why}")
     out = {"models": models, "versions_reference": reference.versions,
            "seconds": {"load": round(after - began, 2), "score": round(time.monotonic() - after, 2)}}
     beside = Path(f"{told.out}.tmp")
