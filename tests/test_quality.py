@@ -334,6 +334,10 @@ class TestTradeOff:
         rows = tradeoff.rows(self.written(("a", 0.1, 20.5, 90), ("b", 0.1, 20.0, 90)), "measured")
         assert all(row["dominated_by"] == [] for row in rows)
 
+    def test_the_headers_of_equal_weights_dominate_nobody(self):
+        rows = tradeoff.rows(self.written(("a", 0.0, 20.5, 271), ("b", 0.0, 20.0, 273)), "measured")
+        assert all(row["dominated_by"] == [] for row in rows)
+
     def test_without_a_speed_nothing_is_judged_and_the_reason_stands(self):
         rows = {row["launch"]: row for row in
                 tradeoff.rows(self.written(("a", 0.1, 20.0, 90), ("b", 0.3, None, 150)), "measured")}

@@ -2,8 +2,8 @@
 
 Reads facts alone. One contender dominates another where it is at least as good on every axis that both have (nats lost
 per token, output tokens per second, megabytes of weights, dollars per token) and better on one beyond both intervals.
-Rules: quality and speed must both be known of both, or nothing is said; a value without an interval (weights) is exact;
-the A/A pair's second launch is left out.
+Rules: quality and speed must both be known of both, or nothing is said; a value without an interval is exact, but
+files of weights that differ by less than `HEADERS` count as equal; the A/A pair's second launch is left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from lib.analyse.facts import number
 # Axis -> whether more is better.
 AXES = {"kl": False, "output_tok_s": True, "weights": False, "cost": False}
 NEEDED = ("kl", "output_tok_s")
+HEADERS = 0.02          # by so much files of the very same weights differ: headers, tokenizer, alignment
 PARTS = ("", "_low", "_high", "_reason")
 WORDS = ("launch", "engine", "precision", "level", "reference", "note", "dominated_by", "judged")
 COLUMNS = (*WORDS, *(f"{axis}{part}" for axis in (*AXES, "perplexity_ratio", "agreement") for part in PARTS))
@@ -71,7 +72,7 @@ def dominates(a: Row, b: Row) -> bool:
         return False
     both = [axis for axis in AXES if axis in a and axis in b
             and a[axis]["value"] is not None and b[axis]["value"] is not None]
-    ahead = [_ahead(a[axis], b[axis], AXES[axis]) for axis in both]
+    ahead = [_ahead(a[axis], b[axis], AXES[axis], HEADERS if axis == "weights" else 0.0) for axis in both]
     return all(sign >= 0 for sign, _ in ahead) and any(sign > 0 and apart for sign, apart in ahead)
 
 
@@ -86,9 +87,9 @@ def frame(found: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(flat, columns=list(COLUMNS))
 
 
-def _ahead(a: Row, b: Row, more: bool) -> tuple[int, bool]:
-    """1, 0 or -1 for ahead, equal or behind; and whether their intervals leave a gap."""
-    if a["value"] == b["value"]:
+def _ahead(a: Row, b: Row, more: bool, equal: float) -> tuple[int, bool]:
+    """1, 0 or -1 for ahead, equal (as far as a share of the larger) or behind; whether their intervals leave a gap."""
+    if abs(a["value"] - b["value"]) <= equal * max(a["value"], b["value"]):
         return 0, False
     better, worse = (a, b) if (a["value"] > b["value"]) == more else (b, a)
     sign = 1 if better is a else -1

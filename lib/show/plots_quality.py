@@ -16,6 +16,7 @@ from lib.show.numbers import digits
 
 AXES = (("output_tok_s", "output tokens per second", "more is better"), ("weights", "weights, MB", "less is better"),
         ("cost", "USD per million output tokens", "less is better"))
+CROWDED = (0.2, 0.07)       # of a panel's width and height: so near, two labels would lie on each other
 
 
 def tradeoff(table: pd.DataFrame, reason: str | None = None, axes: Any = None) -> Any:
@@ -38,6 +39,7 @@ def tradeoff(table: pd.DataFrame, reason: str | None = None, axes: Any = None) -
         ax.set_xlabel(f"{label} ({better})")
         ax.set_yscale("symlog", linthresh=least)
         ax.set_ylim(bottom=-0.4 * least, top=max(2.0 * float(known["kl"].max()), 2 * least))
+        _labels(ax, known[known[column].notna()], column)
     first = np.ravel(axes)[0]
     first.set_ylabel("KL from the 16-bit reference,\nnats per token (less is better)")
     draw.legend(style.figure_of(first), list(known[["engine", "precision"]].itertuples(index=False, name=None)))
@@ -52,7 +54,8 @@ def tradeoff_finding(known: pd.DataFrame) -> str:
     beaten = judged[judged["dominated_by"].notna() & (judged["dominated_by"] != "")]
     free = judged[~judged["launch"].isin(beaten["launch"])].sort_values("kl")
     last = free.iloc[-1]
-    said = f"{_name(last)} gives up {digits(last['kl'])} nats per token"
+    star = "*" if isinstance(last["note"], str) else ""
+    said = f"{_name(last)} gives up {digits(last['kl'])}{star} nats per token"
     base = judged.loc[(judged["engine"] == last["engine"]) & (judged["kl"] < last["kl"])].sort_values("kl")
     if len(base):
         ratio = float(last["output_tok_s"] / base.iloc[0]["output_tok_s"])
@@ -64,16 +67,28 @@ def tradeoff_finding(known: pd.DataFrame) -> str:
 
 
 def _panel(ax: Axes, rows: pd.DataFrame, column: str) -> None:
+    ax.margins(x=0.12)
     for _, row in rows.iterrows():
         look = style.look(row["engine"], row["precision"]) | {"linestyle": "none"}
         ax.errorbar([row[column]], [row["kl"]], xerr=_error(row, column), yerr=_error(row, "kl"), elinewidth=0.9,
                     capsize=2, **look)
-        beaten = isinstance(row["dominated_by"], str) and row["dominated_by"] != ""
-        ax.annotate(f"{row['precision']}{'*' if isinstance(row['note'], str) else ''}"
-                    f"{', dominated' if beaten else ''}", (row[column], row["kl"]), xytext=(5, 5),
-                    textcoords="offset points", fontsize=7, color=style.MUTED if beaten else style.INK)
-    ax.margins(x=0.25)
     ax.grid(axis="x")
+
+
+def _labels(ax: Axes, rows: pd.DataFrame, column: str) -> None:
+    """Write each precision beside its marker: towards the middle, and below it where another one's is above."""
+    low, high = ax.get_xlim()
+    places = ax.transAxes.inverted().transform(ax.transData.transform(rows[[column, "kl"]].to_numpy(dtype=float)))
+    above: list[np.ndarray] = []
+    for (_, row), place in zip(rows.iterrows(), places, strict=True):
+        crowded = any((np.abs(place - other) < CROWDED).all() for other in above)
+        above += [] if crowded else [place]
+        beaten = isinstance(row["dominated_by"], str) and row["dominated_by"] != ""
+        left = row[column] > (low + high) / 2
+        ax.annotate(f"{row['precision']}{'*' if isinstance(row['note'], str) else ''}{', dominated' if beaten else ''}",
+                    (row[column], row["kl"]), xytext=(-5 if left else 5, -6 if crowded else 5),
+                    textcoords="offset points", fontsize=7, color=style.MUTED if beaten else style.INK,
+                    ha="right" if left else "left", va="top" if crowded else "bottom")
 
 
 def _error(row: pd.Series, column: str) -> np.ndarray | None:
