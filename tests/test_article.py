@@ -146,7 +146,7 @@ def test_where_nothing_can_be_shown_the_page_still_stands(made, tmp_path):
     facts |= {"headline": [], "launches": {}, "comparisons": []}
     study = figures.Study(made_study(), tmp_path, folder / "records", tmp_path)
     (tmp_path / "facts.json").write_text(json.dumps(facts))
-    for name in ("headline", "levels"):
+    for name in ("headline", "levels", "tradeoff"):
         (tmp_path / f"{name}.csv").write_text((folder / "tables" / f"{name}.csv").read_text().partition("\n")[0] + "\n")
     for name in figures.FIGURES:
         figures.draw(study, name)

@@ -70,7 +70,8 @@ def test_the_same_records_give_the_same_bytes(made, tmp_path):
     folder, out, _ = made
     build(STUDY, folder, tmp_path)
     names = sorted(p.name for p in out.iterdir())
-    assert names == ["comparisons.csv", "facts.json", "headline.csv", "levels.csv", "takings.csv"]
+    assert names == ["comparisons.csv", "facts.json", "headline.csv", "levels.csv", "quality.csv", "takings.csv",
+                     "tradeoff.csv"]
     assert all((out / name).read_bytes() == (tmp_path / name).read_bytes() for name in names)
 
 
@@ -80,7 +81,8 @@ def test_facts_on_disk_are_those_returned(made):
 
 def test_the_keys_prose_relies_on(made):
     assert set(made[2]) == {"study", "sla", "machine", "host", "launches", "set_aside", "headline", "noise_floor",
-                            "comparisons", "warnings", "missing", "h100", "calibration", "crosscheck", "method"}
+                            "comparisons", "warnings", "missing", "h100", "calibration", "crosscheck", "method",
+                            "quality", "tradeoff"}
     level = made[2]["launches"]["vllm-bf16"]["levels"]["closed-4"]
     assert level["ttft_p95"]["unit"] == "ms" and level["ttft_p95"]["value"] == pytest.approx(66.5, rel=0.02)
     assert level["output_tok_s"]["unit"] == "tok/s" and level["bound_tpot"]["mark"] == "bound"

@@ -21,8 +21,11 @@ from lib.analyse.facts import Number, from_estimate, number
 SCHEMA = 1
 ENDING = ".quality.json"
 BITS4 = ("w4", "gguf-q4", "awq-int4")       # how formats of 4-bit weights begin
-NUMBERS = ("perplexity", "perplexity_ratio", "kl", "agreement", "first_divergence", "accuracy", "accuracy_reference",
-           "accuracy_lost", "weights")
+NUMBERS = {                                  # -> unit
+    "perplexity": "perplexity", "perplexity_ratio": "ratio", "kl": "nats", "agreement": "share",
+    "first_divergence": "tokens", "accuracy": "share", "accuracy_reference": "share", "accuracy_lost": "share",
+    "weights": "MB",
+}
 PARTS = ("", "_low", "_high", "_reason")
 COLUMNS = ("launch", "engine", "precision", "status", "reason", "reference", "estimator",
            *(f"{name}{part}" for name in NUMBERS for part in PARTS), "note")
@@ -105,7 +108,7 @@ def _launch(one: Said, study: config.Study, mark: str) -> dict[str, Any]:
         "note": None, "same_as": one.get("same_as"), "by_kind": {},
     }
     if why is not None:
-        return base | {name: number(None, "", mark, source, reason=why) for name in NUMBERS}
+        return base | {name: number(None, unit, mark, source, reason=why) for name, unit in NUMBERS.items()}
     four = one["artifact"]["format"].startswith(BITS4)
     items = _items(one["items"], one["chance"], mark, source)
     return base | _texts(one["texts"], mark, source) | items | {

@@ -11,12 +11,15 @@ from typing import Any
 
 import pandas as pd
 
+from lib.analyse import quality
 from lib.analyse.facts import number
 
 # Axis -> whether more is better.
 AXES = {"kl": False, "output_tok_s": True, "weights": False, "cost": False}
 NEEDED = ("kl", "output_tok_s")
 HEADERS = 0.02          # by so much files of the very same weights differ: headers, tokenizer, alignment
+UNITS = quality.NUMBERS | {"output_tok_s": "tok/s", "cost": "USD per million output tokens"}
+UNSCORED = "it was not scored"
 PARTS = ("", "_low", "_high", "_reason")
 WORDS = ("launch", "engine", "precision", "level", "reference", "note", "dominated_by", "judged")
 COLUMNS = (*WORDS, *(f"{axis}{part}" for axis in (*AXES, "perplexity_ratio", "agreement") for part in PARTS))
@@ -38,21 +41,22 @@ def rows(written: Mapping[str, Any], mark: str) -> list[dict[str, Any]]:
     found = []
     for name in sorted({*scored, *headline} - {spare}):
         one, row = scored.get(name), headline.get(name)
-        source = (one or row or {}).get("source", "")
-        unscored = number(None, "", mark, source, reason="it was not scored")
-        unmeasured = number(None, "", mark, source, reason=why.get(name, "its speed was not measured"))
-        if one is None and row is None:
-            continue
         who = row or one or {}
+        source = one["source"] if one else who["output_tok_s"]["source"]
+
+        def absent(key: str, reason: str, source: str = source) -> Any:
+            return number(None, UNITS[key], mark, source, reason=reason)
+
+        slow = why.get(name, "its speed was not measured")
         found.append({
             "launch": name, "engine": who["engine"], "precision": who["precision"],
             "level": row["level"] if row else None, "reference": one["reference"] if one else None,
             "note": one["note"] if one else None, "itself": bool(one and one["itself"]),
-            **{key: one[key] if one else unscored for key in ("kl", "perplexity_ratio", "agreement")},
+            **{key: one[key] if one else absent(key, UNSCORED) for key in ("kl", "perplexity_ratio", "agreement")},
             "weights": one["weights"] if one and one["weights"]["value"] is not None
-            else row["size"] if row else unscored,
-            "output_tok_s": row["output_tok_s"] if row else unmeasured,
-            "cost": row["cost"] if row else unmeasured,
+            else row["size"] if row else absent("weights", UNSCORED),
+            "output_tok_s": row["output_tok_s"] if row else absent("output_tok_s", slow),
+            "cost": row["cost"] if row else absent("cost", slow),
         })
     for row in found:
         row["judged"] = all(row[axis]["value"] is not None for axis in NEEDED)
