@@ -133,7 +133,8 @@ def score(
         began = time.monotonic()
         with Process(command, quiet | OWN_PYTHON, log) as process:
             while process.status is None:
-                tell(process.tail().rpartition(" / ")[2])
+                stages = [line for line in process.tail().split(" / ") if line and "%|" not in line]   # no bars
+                tell(stages[-1] if stages else "starting")
                 if time.monotonic() - began > LIMIT_S:
                     raise EngineError(f"Scoring against {reference.artifact} did not end within {LIMIT_S:g} s. "
                                       f"The log is {log}.")
