@@ -71,6 +71,14 @@ class TestSmoke:
         assert {p: p.stat().st_mtime_ns for p in before} == before
         assert took < 15, f"{took:.1f} s"  # 3 s on an idle machine, see LOG.md; CI machines are not idle
 
+    def test_what_is_published_is_verified_and_compared_with_itself(self, smoke):
+        for target in (["publish"], ["verify-site"], ["compare", "A=smoke", f"B={paths.REPORT / 'site' / 'tables'}"]):
+            done = make(*target, "PROFILE=smoke")
+            assert done.returncode == 0, done.stdout + done.stderr
+        assert {"index.html", "SHA256SUMS", "tables", "figures"} <= {p.name for p in (paths.REPORT / "site").iterdir()}
+        assert list(paths.REPORT.glob("*.tar.gz"))
+        assert "nothing changed" in (paths.REPORT / "compare.html").read_text().lower()
+
     def test_a_plot_change_measures_nothing(self, smoke):
         before = {p: p.stat().st_mtime_ns for p in SMOKE.iterdir()}
         (paths.ROOT / "lib" / "show" / "plots.py").touch()
