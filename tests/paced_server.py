@@ -95,5 +95,5 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
 
-ThreadingHTTPServer.request_queue_size = 128  # five, its own, are overrun by a client that opens all its connections at once
+ThreadingHTTPServer.request_queue_size = 128  # its own five are overrun by a client that opens all at once
 ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()

@@ -293,13 +293,20 @@ def test_bytes_of_several_chunks_and_long_bodies(tmp_path):
 
 
 def test_a_server_that_dies_ends_the_level_with_what_was_finished(tmp_path):
+    def kill_it_when_some_are_answered():
+        while len(server.requests) < 12:
+            time.sleep(0.01)
+        server.kill()
+        killed.append(time.monotonic())
+
+    killed = []
     with Server(lambda h, b: stream(3, 0.02)) as server:
         plan = make(server, tmp_path, requests(1000), concurrency=4)
-        timer = threading.Timer(0.7, server.kill)
-        timer.start()
-        began = time.monotonic()
+        killer = threading.Thread(target=kill_it_when_some_are_answered)
+        killer.start()
         run(plan)
-        assert time.monotonic() - began < 6
+        killer.join()
+        assert time.monotonic() - killed[0] < 6
     rows, outcome = rows_of(plan), exchange.read(plan)[1]
     statuses = [row["status"] for row in rows]
     assert outcome.reason == "server gone" and statuses.count("complete") >= 4 and len(rows) < 1000

@@ -56,6 +56,10 @@ def left_behind(root):
     return found.stdout.split()
 
 
+def finished_takings(partial):
+    return [p for p in partial.glob("r*.json") if "plan" not in p.name]
+
+
 def asked(table):
     """What a launch asked: ids, prompts and planned lengths of its measured requests."""
     names = ["request_id", "prompt_hash", "planned_input_tokens", "planned_output_tokens"]
@@ -185,15 +189,15 @@ def test_an_overload_is_measured_once_and_shown(root):
     assert meta["retaken"] == [] and len(meta["takings"]) == 1 and not list(paths.RECORDS.rglob("*.retaken*"))
 
 
-@pytest.mark.parametrize("after_s", [2.5, 4.0])
+@pytest.mark.parametrize("after_s", [0.2, 1.5])
 def test_killed_at_any_moment_it_goes_on_where_it_stopped(root, after_s):
     mini_study.prepare(root, good={}, undisturbed={})
     process = started(root, "good")
     partial = paths.partial("mini", "good")
-    limit = time.monotonic() + 30
-    while not list(partial.glob("*.parquet")) and time.monotonic() < limit:
+    limit = time.monotonic() + 90
+    while not finished_takings(partial) and time.monotonic() < limit:
         time.sleep(0.05)
-    time.sleep(after_s - 2.5 + 0.3)
+    time.sleep(after_s)
     process.send_signal(signal.SIGKILL)
     process.wait()
     limit = time.monotonic() + 8  # the guard ends the server; the client gives up on it after two seconds
@@ -201,8 +205,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_stopped(root, after_s):
         time.sleep(0.1)
     assert not left_behind(root)
     assert not paths.record("mini", "good").exists()
-    finished = {p.name for p in partial.glob("r*.json") if "plan" not in p.name}
-    assert finished
+    assert finished_takings(partial)
     assert take(root, "good").returncode == 0 and take(root, "undisturbed").returncode == 0
     good, undisturbed = record("good"), record("undisturbed")
     assert len(good.meta["takings"]) == 4 and good.meta["incomplete"] is None

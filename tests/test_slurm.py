@@ -141,7 +141,8 @@ def test_the_job_outlives_the_login_shell_and_is_found_again(box, root, late):
     number = job_of("build")
     shell.send_signal(signal.SIGHUP)
     shell.wait()
-    assert told(login(box, root, "shirk", slurm.BUILD))[0] == 0  # it did not submit what it was given: it waited
+    status, said = told(login(box, root, "shirk", slurm.BUILD))
+    assert status == 0, said  # it did not submit what it was given: it waited
     assert json.loads((root / "-.target").read_text())["job"] == number
 
 
@@ -151,7 +152,7 @@ def test_ctrl_c_cancels_the_job(box, root, late):
     number = job_of("held")
     shell.send_signal(signal.SIGINT)
     status, said = told(shell)
-    assert status == 130 and f"job {number} was cancelled" in said
+    assert status == 130 and f"job {number} was cancelled" in said, said
     until(lambda: "JobState=CANCELLED" in box.ask("scontrol", "show", "job", number))
 
 
