@@ -13,15 +13,13 @@ import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from lib.errors import MeasureError
-from lib.measure import exchange, journal
-from lib.measure.client import connect, run
+from lib.measure import exchange
+from lib.measure.client import run
 from lib.measure.clientplan import BURST, OPEN, Plan, Request, split
-from lib.measure.level import Level
 from lib.measure.workers import run_workers, workers_needed
 from tests import hostile
 from tests.hostile import END, HEAD, Server, event, plain, stream, token, usage
@@ -69,18 +67,6 @@ def test_kernel_stamps_are_used_and_precede_user_stamps(tmp_path):
     rows = rows_of(plan)
     assert {row["stamp_source"] for row in rows} <= {"kernel", "mixed"}
     assert all(row["event_lag_ns_max"] >= 0 for row in rows)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="kernel receive stamps are Linux's")
-def test_where_the_kernel_stamps_many_events_share_a_wake(tmp_path):
-    with Server(lambda h, b: stream(b["max_tokens"], 0.001)) as server:
-        plan = make(server, tmp_path, requests(12, tokens=150), concurrency=12)
-        level = Level(plan, journal.Writer(Path(plan.journal), plan.size(), {}))
-        connect(level)
-        begun = time.monotonic()
-        level.run(time.monotonic_ns())
-        seconds = time.monotonic() - begun
-    assert level.round < 2300 * seconds + 50  # 12,000 events a second come, each with a stamp of its own
 
 
 def test_fault_54_starts_are_staggered_and_burst_is_named(tmp_path):

@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from time import monotonic_ns, sleep
+from time import monotonic_ns
 
 from lib.measure import journal as jn
 from lib.measure import stamps
@@ -27,7 +27,6 @@ TICK_NS = 100_000_000  # clock samples, timeouts, idle connections
 MS = 1_000_000
 FRESH_NS = 3 * S  # servers close idle connections after 5 s (uvicorn, cpp-httplib): renew before that
 RENEW = 64  # connections renewed per tick at most: more would overflow a short listen backlog
-NAP_NS = MS // 2  # at most 2,000 wakes a second, where the kernel stamps meanwhile: a wake costs more than a read
 GONE_NS = 2 * S  # no connection to be had for this long and none in flight: the server is gone
 COOLDOWN, GONE = "cooldown", "server gone"  # reasons a level ends that are used twice
 ISSUE_END, DRAIN_END = -1, -2  # timers that are no request
@@ -66,8 +65,6 @@ class Level:
         self.reason = ""
         self.down_since = 0
         self.round = 0
-        self.woken = 0  # ns: when the last events came
-        self.nap_ns = 0
 
     def new_connection(self) -> Connection:
         """Start opening one more connection."""
@@ -129,18 +126,12 @@ class Level:
     def poll(self, wait_ns: int) -> None:
         """Wait for events at most this long and let connections act on them."""
         self.round += 1
-        nap_ns = min(self.woken + self.nap_ns - monotonic_ns(), wait_ns)
-        if nap_ns > 0 and not self.waiting:
-            sleep(nap_ns / S)
-            wait_ns -= nap_ns
         if wait_ns >= 2 * MS:
             events = self.epoll.poll(wait_ns // MS / 1000)
         else:
             if wait_ns > 0:  # epoll waits whole milliseconds; select on the epoll itself waits microseconds
                 select.select((self.epoll,), (), (), wait_ns / S)
             events = self.epoll.poll(0)
-        if events:
-            self.woken = monotonic_ns()
         for fd, event in events:
             connection = self.by_fd[fd]
             if connection.round == self.round:
@@ -275,7 +266,6 @@ class Level:
     def opened(self, connection: Connection) -> None:
         """Send what waited for this connection (Owner)."""
         self.down_since = 0
-        self.nap_ns = NAP_NS if connection.kernel_stamps else 0
         if connection in self.waiting:
             place, due = self.waiting.pop(connection)
             self.busy[connection] = place
