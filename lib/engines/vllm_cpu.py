@@ -17,6 +17,7 @@ from lib.engines.process import OWN_PYTHON
 from lib.engines.proof import Precision, claim, first
 
 Dtype = Literal["bfloat16", "float32"]
+SCRIPT = paths.ROOT / "lib" / "engines" / "recipes" / "serve_vllm.py"
 GIB = 1 << 30
 BASE_BYTES = 3 * GIB        # API server, engine and worker processes, each with its own torch
 AVX2 = ("avx2", "fma")
@@ -63,10 +64,10 @@ class VllmCpu(Engine):
     absent_metrics: ClassVar = {}
 
     def command(self, launch: Launch, port: int) -> list[str]:
-        """Call the OpenAI server as a module: the `vllm` command looks for a package of its own name and finds none."""
+        """Call vLLM's OpenAI server by a script of our own; recipes/serve_vllm.py says why."""
         own: Settings = self.own(launch)
         return [
-            str(environments.python(self.environment)), "-m", "vllm.entrypoints.openai.api_server",
+            str(environments.python(self.environment)), str(SCRIPT),
             "--model", str(paths.ARTIFACTS / launch.artifact), "--served-model-name", launch.name,
             "--host", "127.0.0.1", "--port", str(port),
             "--dtype", self._dtype(launch, own), "--max-model-len", str(own.max_model_len),
