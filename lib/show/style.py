@@ -298,5 +298,6 @@ def save(drawn: Any, folder: Path, name: str, *, kind: str) -> Path:
     for suffix, undated in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
         file = io.BytesIO()
         figure.savefig(file, format=suffix, metadata=told | undated)
+        figure.set_layout_engine("none")  # both pictures have one layout, reckoned once
         records.write_whole(folder / f"{name}.{suffix}", file.getvalue())
     return folder / f"{name}.svg"
