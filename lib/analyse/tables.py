@@ -23,6 +23,7 @@ from lib.analyse import (
     floor,
     frames,
     h100,
+    inside,
     ladder,
     levels,
     published,
@@ -141,6 +142,7 @@ def build(
             calibrated, judged[0].one.meta["machine"], f"records/{study.name}/{calibration.FILE}"
         ),
         "crosscheck": crosscheck.facts(crosschecked, judged[0].one.meta["machine"]),
+        "inside": inside.facts([(j.one, j.levels) for j in kept], study, assemble.mark_of(study)),
     }
     written["h100"] = h100.h100_facts(of_article(written)) if about_h100 is None else dict(about_h100)
     shown = [(j.one, level) for j in kept for level in j.levels]

@@ -1,0 +1,203 @@
+"""LoRA adapters of a server, loaded, proven and timed before any level asks for one. With the load client's own clock.
+
+Each adapter is loaded (timed), asked alone and again, asked in turn with the others, and asked at once with them. Every
+answer is to one prompt, greedy, so that its hash says whose it is. Then what must be refused is offered: an adapter
+that there is not, one of too high a rank, one for another base model. Refused, for then nothing said of adapters would
+be true: an answer that is the model's own, two adapters that answer alike, and one adapter's answer given for another's.
+Kept as findings: what the engine takes that it should not, and answers that neither equal nor belong to anyone else.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from lib.config import Study
+from lib.engines import inside
+from lib.engines.base import Server
+from lib.errors import MeasureError
+from lib.measure import drive, exchange, schedule, workload
+from lib.measure.clientplan import BURST, CLOSED, Plan, Request
+
+TOKENS = 12  # of an answer: enough to tell nine apart, few enough that batching seldom turns one
+AGAIN = 2  # requests for an adapter right after its first
+ROUNDS = 3  # times that all adapters are asked one after the other
+ABSENT = "adapter-99"
+
+Answer = dict[str, Any]  # a row of the record: status, text_hash, sent_ns, event_ns
+
+
+def check(
+    study: Study, server: Server, tokenizer: Tokenizer, run: int, partial: Path, names: Sequence[str]
+) -> dict[str, Any]:
+    """Load, prove and time the adapters of a server.
+
+    Parameters
+    ----------
+    partial : folder for the client's journal while it runs.
+    names : adapters that the launch serves.
+
+    Returns
+    -------
+    rank; load_s: seconds to load each, None where the engine loads them with the model; first_s and again_s: TTFT of
+    the first request for each and of those right after; switch_s: TTFT of requests for another adapter than the one
+    before; base_s: TTFT of the model itself; mixed: requests asked at once, `equal` to the answer alone, `other` than
+    anyone's; refused: what was offered, whether it was taken, what was said.
+
+    Raises
+    ------
+    MeasureError : an adapter that was not loaded, or that did not answer as itself.
+    """
+    wanted = study.workloads[study.headline_workload].input_tokens.mean
+    (prompt,) = workload.prompts(
+        tokenizer, [(wanted, TOKENS)], schedule.seed_for(study.seed, "adapters", 0, run, "text"), role="probe",
+        added_tokens=server.added_tokens, context_tokens=study.model.context,
+    )  # fmt: skip
+
+    def ask(adapters: Sequence[str | None], at_once: int = 1) -> list[Answer]:
+        requests = []
+        for place, adapter in enumerate(adapters):
+            path, body = server.body(prompt.text, TOKENS, *([adapter] if adapter else []))
+            requests.append(Request(f"probe-{place}", path, json.dumps(body).encode(), planned_output_tokens=TOKENS))
+        return _answers(server, tuple(requests), partial / "adapters.journal", at_once, study)
+
+    loaded = _load(server, names)
+    base = ask([None] * (1 + AGAIN))
+    alone = ask([name for name in names for _ in range(1 + AGAIN)])
+    turns = list(names) * ROUNDS
+    cycled = ask(turns)
+    together = [None, *names] * 2
+    mixed = ask(together, len(together))
+    known = _known(server, base, alone, names)
+    _prove(server, turns, cycled, known)
+    strange = _prove(server, together, mixed, known)
+    firsts = alone[:: 1 + AGAIN]
+    return {
+        "rank": inside.rank(str(server.launch.settings["adapters"])),
+        "load_s": loaded,
+        "base_s": [_ttft_s(one) for one in base[1:]],
+        "first_s": [_ttft_s(one) for one in firsts],
+        "again_s": [_ttft_s(one) for place, one in enumerate(alone) if place % (1 + AGAIN)],
+        "switch_s": [_ttft_s(one) for one in cycled] if len(names) > 1 else [],
+        "mixed": {"requests": len(mixed), "equal": len(mixed) - strange, "other": strange},
+        "refused": _refusals(server, ask, known) if run == 0 else [],
+    }
+
+
+def note(meta: dict[str, Any], found: dict[str, Any]) -> None:
+    """Add what one start of the server showed to the record's `lora`: switch_s, one list per run, and all of it."""
+    lora = meta.setdefault("lora", {"switch_s": [], "runs": []})
+    lora["switch_s"].append(found["switch_s"])
+    lora["runs"].append(found)
+
+
+def _load(server: Server, names: Sequence[str]) -> list[float] | None:
+    if not server.engine.loads_adapters:
+        return None
+    seconds = []
+    for name in names:
+        began = time.monotonic()
+        taken, said = server.engine.offer(server, name, inside.folder(server.launch, name))
+        seconds.append(time.monotonic() - began)
+        if not taken:
+            raise MeasureError(
+                f"{server.model} did not take {name}: {said}. Its adapters must fit its model and its max_lora_rank; "
+                f"remove artifacts/{server.launch.settings['adapters']} to have them made again."
+            )
+    return seconds
+
+
+def _answers(
+    server: Server, requests: tuple[Request, ...], journal: Path, at_once: int, study: Study
+) -> list[Answer]:
+    """Send requests in order, so many at once, with the load client; rows in the same order."""
+    limit = study.statistics.request_timeout_seconds
+    plan = Plan(
+        **drive.where(server), requests=requests, journal=str(journal), load=CLOSED, concurrency=at_once, ramp=BURST,
+        drain_s=limit * len(requests), timeout_s=limit,
+    )  # fmt: skip
+    try:
+        drive.client([plan], server)
+        found = exchange.read(plan)[0]
+        return [exchange.exchange_row(one, one.answer(server.wire)) for one in found]
+    finally:
+        drive.remove(journal)
+
+
+def _known(server: Server, base: list[Answer], alone: list[Answer], names: Sequence[str]) -> dict[str | None, str]:
+    """Hash of each adapter's answer alone, and of the model's own under None."""
+    asked: list[str | None] = [None] * len(base) + [name for name in names for _ in range(1 + AGAIN)]
+    known: dict[str | None, str] = {}
+    for name, one in zip(asked, [*base, *alone], strict=True):
+        if one["status"] != "complete":
+            raise MeasureError(
+                f"{server.model}: a request for {name or 'the model itself'} ended as {one['status']} "
+                f"({one['cause']}). Look at the server's log."
+            )
+        known.setdefault(name, one["text_hash"])
+    counts = Counter(known.values())
+    ignored = [name for name in names if known[name] == known[None]]
+    if ignored:
+        raise MeasureError(
+            f"{server.model} answers for {', '.join(ignored)} exactly as for the model itself: it ignores the adapter, "
+            "or the adapter changes nothing. Nothing was measured with it. See how this engine's requests name an "
+            "adapter, and that its launch serves them."
+        )
+    twins = [str(name) for name in names if counts[known[name]] > 1]
+    if twins:
+        raise MeasureError(
+            f"{server.model} gives one answer for {', '.join(twins)}: either it mixes adapters up, or these are too "
+            "weak to tell apart. Nothing was measured with them."
+        )
+    return known
+
+
+def _prove(
+    server: Server, asked: Sequence[str | None], answers: Sequence[Answer], known: dict[str | None, str]
+) -> int:
+    """Count answers that are nobody's; refuse one that is another's."""
+    owner = {text: name for name, text in known.items()}
+    strange = 0
+    for name, one in zip(asked, answers, strict=True):
+        found = one["text_hash"]
+        if one["status"] != "complete":
+            raise MeasureError(
+                f"{server.model}: one of {len(asked)} requests for adapters in turn or at once, for {name or 'none'}, "
+                f"ended as {one['status']} ({one['cause']}). Look at the server's log."
+            )
+        if found in owner and owner[found] != name:
+            raise MeasureError(
+                f"{server.model} was asked for {name or 'the model itself'} and answered as "
+                f"{owner[found] or 'the model itself'} does alone: it mixes adapters up. Nothing was measured with "
+                "them."
+            )
+        strange += found not in owner
+    return strange
+
+
+def _refusals(server: Server, ask: Any, known: dict[str | None, str]) -> list[dict[str, Any]]:
+    """Offer what must be refused."""
+    (one,) = ask([ABSENT])
+    taken, said = one["status"] == "complete", f"{one['status']}: {one['cause']}"
+    if taken:
+        said = "answered as the model itself" if one["text_hash"] == known[None] else "answered, as nobody else does"
+    found = [{"what": "a request for an adapter that there is not", "taken": taken, "said": said}]
+    for name, what in (
+        (inside.OVER_LIMIT, "an adapter of rank 128"),
+        (inside.OTHER_BASE, "an adapter for another base model"),
+    ):
+        try:
+            taken, said = server.engine.offer(server, name, inside.folder(server.launch, name))
+        except OSError as error:
+            taken, said = False, f"no answer ({error})"
+        found.append({"what": what, "taken": taken, "said": said})
+    server.check_alive()
+    return found
+
+
+def _ttft_s(one: Answer) -> float:
+    return float(one["event_ns"][0] - one["sent_ns"]) / 1e9
