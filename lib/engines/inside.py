@@ -5,13 +5,13 @@ here, which refuse. Adapters are made by the recipe `make_adapters.py`, several 
 refused beside them. Rule: an adapter is loaded under its own name and asked for by it; none is merged into the model.
 """
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lib import loads, paths
 from lib.config import Launch
 from lib.engines import build, talk
+from lib.engines.proof import first
 from lib.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COUNT = 8  # adapters in an artifact, as the recipe makes them
 OVER_LIMIT, OTHER_BASE = "rank-128", "other-base"  # folders of those that must be refused
 FORMAT = "lora"
+FIRST_BLOCK = 16  # tokens of a block in vLLM 0.6.2, where it only counts blocks
 
 
 class Inside:
@@ -118,22 +119,25 @@ def vllm_offer(server: "Server", name: str, where: Path) -> tuple[bool, str]:
 
 
 def vllm_kv_cache(
-    server: "Server", context: int, reserved_bytes: int | None, value_bytes: float
+    log: str, context: int, reserved_bytes: int | None, value_bytes: float, replicas: int = 1
 ) -> dict[str, Any] | None:
-    """vLLM's cache by its own gauge: blocks times tokens of a block. Beside it what was reserved, None where blocks
-    were counted instead, and the size of one stored value.
+    """vLLM's KV cache by its log, all replicas together; None where the log does not say.
+
+    Parameters
+    ----------
+    log : 0.6.2 counts blocks of 16 tokens, later versions tokens.
+    reserved_bytes : what the cache was given; None where that is not known.
+    value_bytes : size of one stored value.
+
+    >>> vllm_kv_cache("INFO CPU KV cache size: 23,296 tokens, Maximum", 2048, None, 4.0)["tokens"]
+    23296
+    >>> vllm_kv_cache("# GPU blocks: 100, # CPU blocks: 5", 2048, None, 2.0, replicas=2)["tokens"]
+    3200
     """
-    try:
-        _, text = talk.ask(server.port, "GET", "/metrics", server.key)
-    except OSError:
+    tokens = first(r"KV cache size: ([\d,]+) tokens", log)
+    blocks = first(r"# GPU blocks: (\d+)", log)
+    if tokens is None and blocks is None:
         return None
-    for labels, _ in talk.prometheus(text).get("vllm:cache_config_info", ()):
-        told = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-        blocks, size = told.get("num_gpu_blocks", ""), told.get("block_size", "")
-        if blocks.isdigit() and size.isdigit():
-            tokens = int(blocks) * int(size)
-            return {
-                "tokens": tokens, "context": context, "block": int(size), "bytes": reserved_bytes,
-                "value_bytes": value_bytes, "source": "vllm:cache_config_info",
-            }  # fmt: skip
-    return None
+    held = int(tokens.replace(",", "")) if tokens else int(str(blocks)) * FIRST_BLOCK
+    return {"tokens": held * replicas, "context": context, "bytes": reserved_bytes, "value_bytes": value_bytes,
+            "source": "log: KV cache size" if tokens else "log: GPU blocks"}

@@ -140,11 +140,11 @@ class VllmCpu(Engine):
         return inside.vllm_offer(server, name, folder)
 
     def kv_cache(self, server: Server) -> dict[str, Any] | None:
-        """By its own gauge."""
+        """By its log."""
         own: Settings = self.own(server.launch)
         reserved = None if own.kv_blocks else own.kv_cache_gib * GIB
         size = 4.0 if self._dtype(server.launch, own) == "float32" else 2.0
-        return inside.vllm_kv_cache(server, own.max_model_len, reserved, size)
+        return inside.vllm_kv_cache(server.process.text(), own.max_model_len, reserved, size)
 
     def claims(self, server: Server) -> list[dict[str, Any]]:
         """Model, dtype, quantization and its kernel, KV cache, prefix cache, context, cores."""
