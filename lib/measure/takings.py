@@ -210,9 +210,9 @@ def adapters(level: Level, count: int, seed: int) -> list[str | None]:
     """Names of the adapters that so many requests ask for, drawn independently by the level's popularity."""
     if level.adapters is None:
         return [None] * count
-    names = [loads.adapter_name(i) for i in range(level.adapters)]
+    names: list[str | None] = [loads.adapter_name(i) for i in range(level.adapters)]
     weights = [1 / (i + 1) if level.popularity == "zipf" else 1.0 for i in range(level.adapters)]
-    return list(random.Random(seed).choices(names, weights, k=count))
+    return random.Random(seed).choices(names, weights, k=count)
 
 
 def _sessions(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from lib.show import draw, style
 from lib.show.numbers import digits
@@ -97,7 +98,7 @@ def turns(rows: Rows, axes: Any = None) -> Any:
         if not drawn:
             draw.nothing(ax, "No launch of this study has it so.")
         else:
-            ax.xaxis.get_major_locator().set_params(integer=True)
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
             ax.set_ylim(bottom=0)
     axes[0].set_ylabel("time to first token, median (ms)")
     draw.legend(style.figure_of(axes[0]), [(row["engine"], row["precision"]) for row in rows])
