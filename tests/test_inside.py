@@ -86,7 +86,7 @@ def taking(sent, first, gap, planned):
     stamps = [[int((f + i * g) * S) for i in range(10)] for f, g in zip(first, gap, strict=True)]
     n = len(sent)
     c = {
-        "event_ns": np.array(sum(stamps, [])), "event_offsets": np.arange(n + 1) * 10,
+        "event_ns": np.array(stamps).ravel(), "event_offsets": np.arange(n + 1) * 10,
         "sent_ns": np.array(sent, dtype=float) * S, "due_ns": np.array(sent, dtype=float) * S,
         "first_event_ns": np.array([s[0] for s in stamps], dtype=float),
         "last_event_ns": np.array([s[-1] for s in stamps], dtype=float),

@@ -107,7 +107,7 @@ def with_adapters(manifest: dict[str, Any], launch: Launch) -> dict[str, Any]:
 
 
 def vllm_adapted(body: dict[str, Any], adapter: str) -> dict[str, Any]:
-    """vLLM knows an adapter as a model of its own."""
+    """Ask vLLM for an adapter: it knows one as a model of its own."""
     return body | {"model": adapter}
 
 
@@ -121,7 +121,7 @@ def vllm_offer(server: "Server", name: str, where: Path) -> tuple[bool, str]:
 def vllm_kv_cache(
     log: str, context: int, reserved_bytes: int | None, value_bytes: float, replicas: int = 1
 ) -> dict[str, Any] | None:
-    """vLLM's KV cache by its log, all replicas together; None where the log does not say.
+    """Read what vLLM's KV cache holds from its log, all replicas together; None where the log does not say.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 Each adapter is loaded (timed), asked alone and again, asked in turn with the others, and asked at once with them. Every
 answer is to one prompt, greedy, so that its hash says whose it is. Then what must be refused is offered: an adapter
 that there is not, one of too high a rank, one for another base model. Refused, for then nothing said of adapters would
-be true: an answer that is the model's own, two adapters that answer alike, and one adapter's answer given for another's.
+be true: an answer that is the model's own, two adapters that answer alike, one adapter's answer given for another's.
 Kept as findings: what the engine takes that it should not, and answers that neither equal nor belong to anyone else.
 """
 
