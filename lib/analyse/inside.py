@@ -84,7 +84,7 @@ def _crowded(launches: Launches, study: config.Study, mark: str) -> list[dict[st
     """
     rows = []
     for one, levels in launches:
-        told = one.meta.get("kv_cache")
+        told = one.meta.get("kv_cache") or {}
         for level in (x for x in levels if told and x.kind == "closed"):
             work = study.workloads[level.workload]
             wanted = level.load * (work.input_tokens.mean + work.output_tokens.mean)

@@ -58,9 +58,9 @@ ARTIFACTS = {
     "smollm2-135m-gguf-q4_0": Recipe("write_gguf.py", "gguf-q4_0", 92_000_000, 10, "q4_0"),
     # Eight adapters of a rank, from a seed, and two that must be refused.
     "smollm2-135m-lora-r8": Recipe(
-        "make_adapters.py", "lora", 130_000_000, 25, "r8", "smollm2-135m-bf16", "adapters"),
+        "make_adapters.py", "lora", 180_000_000, 25, "r8", "smollm2-135m-bf16", "adapters"),
     "smollm2-135m-lora-r16": Recipe(
-        "make_adapters.py", "lora", 190_000_000, 25, "r16", "smollm2-135m-bf16", "adapters"),
+        "make_adapters.py", "lora", 240_000_000, 25, "r16", "smollm2-135m-bf16", "adapters"),
     # Llama-3-70B-Instruct for the H100. Its repository is gated: a token of an account that took Meta's licence.
     "llama-3-70b-instruct": Recipe(
         "fetch_model.py", "bf16", 141_120_000_000, 3600, environment="study", fetched=True,

@@ -6,16 +6,13 @@ refused beside them. Rule: an adapter is loaded under its own name and asked for
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from lib import loads, paths
 from lib.config import Launch
 from lib.engines import build, talk
 from lib.engines.proof import first
 from lib.errors import ConfigError
-
-if TYPE_CHECKING:
-    from lib.engines.base import Server
 
 COUNT = 8  # adapters in an artifact, as the recipe makes them
 OVER_LIMIT, OTHER_BASE = "rank-128", "other-base"  # folders of those that must be refused
@@ -24,7 +21,10 @@ FIRST_BLOCK = 16  # tokens of a block in vLLM 0.6.2, where it only counts blocks
 
 
 class Inside:
-    """What every engine answers; those that serve adapters or tell their cache's size override it."""
+    """What every engine answers; those that serve adapters or tell their cache's size override it.
+
+    A `server` is a running `lib.engines.base.Server`, whose engines build on this class.
+    """
 
     loads_adapters: ClassVar[bool] = False  # whether it takes an adapter while it serves
 
@@ -45,7 +45,7 @@ class Inside:
             "adapters in its settings (`adapters`), or take `adapters` out of the level in study.yaml."
         )
 
-    def offer(self, server: "Server", name: str, folder: Path) -> tuple[bool, str]:
+    def offer(self, server: Any, name: str, folder: Path) -> tuple[bool, str]:
         """Offer an adapter to the engine: whether it was taken, and what was said.
 
         Raises
@@ -54,7 +54,7 @@ class Inside:
         """
         raise NotImplementedError
 
-    def kv_cache(self, server: "Server") -> dict[str, Any] | None:
+    def kv_cache(self, server: Any) -> dict[str, Any] | None:
         """Say how many tokens the KV cache holds and one sequence may have, its bytes, and those of a stored value."""
         return None
 
@@ -111,10 +111,10 @@ def vllm_adapted(body: dict[str, Any], adapter: str) -> dict[str, Any]:
     return body | {"model": adapter}
 
 
-def vllm_offer(server: "Server", name: str, where: Path) -> tuple[bool, str]:
+def vllm_offer(port: int, key: str, name: str, where: Path) -> tuple[bool, str]:
     """Load an adapter into a running vLLM (VLLM_ALLOW_RUNTIME_LORA_UPDATING)."""
     asked = {"lora_name": name, "lora_path": str(where)}
-    status, text = talk.ask(server.port, "POST", "/v1/load_lora_adapter", server.key, asked, limit_s=120.0)
+    status, text = talk.ask(port, "POST", "/v1/load_lora_adapter", key, asked, limit_s=120.0)
     return status == 200, f"HTTP {status}: {text[:300]}"
 
 

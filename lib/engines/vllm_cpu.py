@@ -137,7 +137,7 @@ class VllmCpu(Engine):
 
     def offer(self, server: Server, name: str, folder: Path) -> tuple[bool, str]:
         """Load an adapter while the server runs."""
-        return inside.vllm_offer(server, name, folder)
+        return inside.vllm_offer(server.port, server.key, name, folder)
 
     def kv_cache(self, server: Server) -> dict[str, Any] | None:
         """By its log."""

@@ -25,21 +25,22 @@ MATRICES = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj"
 
 def make(model: PreTrainedModel, out: Path, names: list[str], rank: int, seed: int) -> None:
     """Write one adapter per name, all of one rank, as peft saves them."""
-    told = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=list(MATRICES), task_type="CAUSAL_LM")
+    wanted = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=list(MATRICES), task_type="CAUSAL_LM")
     torch.manual_seed(seed)
-    with_adapters = get_peft_model(model, told, adapter_name=names[0])
+    with_adapters = get_peft_model(model, wanted, adapter_name=names[0])
     for name in names[1:]:
-        with_adapters.add_adapter(name, told)
+        with_adapters.add_adapter(name, wanted)
     for key, value in with_adapters.named_parameters():
         if ".lora_B." in key:
             torch.nn.init.normal_(value, std=SPREAD)
-    with_adapters.save_pretrained(out, selected_adapters=names)
+    with_adapters.save_pretrained(out, selected_adapters=names, save_embedding_layers=False)
     for name in names:
         (out / "README.md").unlink(missing_ok=True)
         (out / name / "README.md").unlink(missing_ok=True)
         path = out / name / "adapter_config.json"
         # Where the model lay on the computer that made the adapter is nobody's business.
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": None}, indent=1))
+        told = json.loads(path.read_text()) | {"base_model_name_or_path": None, "target_modules": sorted(MATRICES)}
+        path.write_text(json.dumps(told, indent=1, sort_keys=True))
     with_adapters.unload()
 
 
