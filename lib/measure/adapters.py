@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from lib import paths
 from lib.config import Study
 from lib.engines import inside
 from lib.engines.base import Server
@@ -23,10 +24,12 @@ from lib.errors import MeasureError
 from lib.measure import drive, exchange, schedule, workload
 from lib.measure.clientplan import BURST, CLOSED, Plan, Request
 
+PROMPT = 16  # tokens of the question: few, so that what a switch costs is not lost beside reading it
 TOKENS = 12  # of an answer: enough to tell nine apart, few enough that batching seldom turns one
-AGAIN = 2  # requests for an adapter right after its first
-ROUNDS = 3  # times that all adapters are asked one after the other
+AGAIN = 1  # requests for an adapter right after its first
+ROUNDS = 2  # times that all adapters are asked one after the other
 ABSENT = "adapter-99"
+SAID = 300  # characters kept of what an engine says to what it refuses
 
 Answer = dict[str, Any]  # a row of the record: status, text_hash, sent_ns, event_ns
 
@@ -52,9 +55,8 @@ def check(
     ------
     MeasureError : an adapter that was not loaded, or that did not answer as itself.
     """
-    wanted = study.workloads[study.headline_workload].input_tokens.mean
     (prompt,) = workload.prompts(
-        tokenizer, [(wanted, TOKENS)], schedule.seed_for(study.seed, "adapters", 0, run, "text"), role="probe",
+        tokenizer, [(PROMPT, TOKENS)], schedule.seed_for(study.seed, "adapters", 0, run, "text"), role="probe",
         added_tokens=server.added_tokens, context_tokens=study.model.context,
     )  # fmt: skip
 
@@ -194,7 +196,7 @@ def _refusals(server: Server, ask: Any, known: dict[str | None, str]) -> list[di
             taken, said = server.engine.offer(server, name, inside.folder(server.launch, name))
         except OSError as error:
             taken, said = False, f"no answer ({error})"
-        found.append({"what": what, "taken": taken, "said": said})
+        found.append({"what": what, "taken": taken, "said": said.replace(f"{paths.ROOT}/", "")[:SAID]})
     server.check_alive()
     return found
 

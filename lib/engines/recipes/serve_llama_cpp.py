@@ -34,8 +34,8 @@ def main() -> None:
         setattr(params, which, getattr(xllamacpp.ggml_type, f"GGML_TYPE_{told['kv_type'].upper()}"))
     if told["step_tokens"]:
         params.n_batch = params.n_ubatch = told["step_tokens"]
-    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in told["adapters"]]
-    params.lora_init_without_apply = True       # each request chooses; one that does not gets the model itself
+    # At scale 0 each request chooses; one that does not gets the model itself. At 1 it would get all of them together.
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 0.0) for path in told["adapters"]]
     params.cache_ram_mib = 0        # the server's second prompt cache, in memory, would answer repeats unseen
     params.endpoint_metrics = True
     params.ui = False
