@@ -1,11 +1,13 @@
 """Adapters, sessions, the KV cache and long prompts: numbers checked in the head, and a page that shows them."""
 
+from types import SimpleNamespace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import synthetic
 
-from lib.analyse import inside, intrusion, tables
+from lib.analyse import inside, intrusion, lora, tables
 from lib.analyse.takings import Taking
 from lib.show import article, figures, plots_inside, style
 
@@ -13,7 +15,8 @@ S = 1_000_000_000
 ADAPTERS = {"kind": "closed", "concurrency": 4, "adapters": 2}
 RUN = {
     "rank": 8, "load_s": [0.2, 0.4], "base_s": [0.05, 0.05], "first_s": [0.09, 0.09], "again_s": [0.06] * 4,
-    "switch_s": [0.07] * 6, "mixed": {"requests": 6, "equal": 5, "other": 1},
+    "switch_s": [0.07] * 6, "answers": {"": "a", "adapter-1": "b", "adapter-2": "c"},
+    "mixed": {"requests": 6, "equal": 5, "other": 1},
     "refused": [{"what": "an adapter of rank 128", "taken": False, "said": "HTTP 400"}],
 }
 META = {
@@ -48,6 +51,16 @@ def test_adapters_are_held_against_the_model_itself_on_the_same_server(made):
     # The synthetic server does not care which adapter is asked for.
     assert level["ttft_p50_ratio"]["value"] == pytest.approx(1.0, abs=0.03)
     assert level["worst"]["value"] >= level["ttft_p50"]["value"] * 0.98
+
+
+def test_two_engines_that_answer_alike_are_told_by_rank():
+    def launch(name, rank, **answers):
+        run = RUN | {"rank": rank, "answers": RUN["answers"] | answers}
+        return SimpleNamespace(name=name, source=name, meta={"lora": {"runs": [run]}}), []
+
+    found = lora.alike([launch("a", 8), launch("b", 8, **{"adapter-2": "z"}), launch("c", 16)], "measured")
+    (pair,) = found
+    assert pair["launches"] == ["a", "b"] and (pair["same"]["value"], pair["asked"]["value"]) == (2, 3)
 
 
 def test_the_audit_finds_the_switch_and_the_cache_where_it_looks_for_them(made):

@@ -18,9 +18,10 @@ Launches = Sequence[tuple[Measured, Sequence[Level]]]
 
 
 def facts(launches: Launches, study: config.Study, mark: str) -> dict[str, list[dict[str, Any]]]:
-    """Return lora, sessions, kv_cache, crowded and intrusion."""
+    """Return lora, alike, sessions, kv_cache, crowded and intrusion."""
     return {
         "lora": lora.facts(launches, mark),
+        "alike": lora.alike(launches, mark),
         "sessions": _sessions(launches, mark),
         "kv_cache": [_capacity(one, study, mark) for one, _ in launches if one.meta.get("kv_cache")],
         "crowded": _crowded(launches, study, mark),

@@ -30,6 +30,28 @@ def facts(launches: Sequence[tuple[Measured, Sequence[Level]]], mark: str) -> li
     return [_launch(one, levels, mark) for one, levels in launches if (one.meta.get("lora") or {}).get("runs")]
 
 
+def alike(launches: Sequence[tuple[Measured, Sequence[Level]]], mark: str) -> list[dict[str, Any]]:
+    """Answers, the model's own among them, that two launches with adapters of one rank give alike to the same prompt.
+
+    Two engines that agree to the letter serve the same adapters, whatever format each reads them in.
+    """
+    runs = [(one, lora["runs"][0]) for one, _ in launches if (lora := one.meta.get("lora") or {}).get("runs")]
+    return [
+        {
+            "launches": [one.name, other.name],
+            "rank": int(run["rank"]),
+            "asked": number(len(run["answers"]), "answers", mark, one.source),
+            "same": number(
+                sum(text == its["answers"].get(name) for name, text in run["answers"].items()),
+                "answers", mark, one.source,
+            ),
+        }
+        for i, (one, run) in enumerate(runs)
+        for other, its in runs[i + 1 :]
+        if run["rank"] == its["rank"]
+    ]  # fmt: skip
+
+
 def _launch(one: Measured, levels: Sequence[Level], mark: str) -> dict[str, Any]:
     runs = one.meta["lora"]["runs"]
     mixed = {key: sum(int(run["mixed"][key]) for run in runs) for key in ("requests", "equal", "other")}

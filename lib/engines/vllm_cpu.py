@@ -100,7 +100,8 @@ class VllmCpu(Engine):
             *([] if own.chunked_prefill else ["--no-enable-chunked-prefill"]),
             *(["--num-gpu-blocks-override", str(own.kv_blocks)] if own.kv_blocks else []),
             *(["--enable-lora", "--max-loras", str(own.max_loras), "--max-lora-rank", str(own.max_lora_rank),
-               "--max-cpu-loras", str(max(own.max_loras, inside.COUNT))] if own.adapters else []),
+               # One more than there are: what should be refused and is taken must push none out.
+               "--max-cpu-loras", str(max(own.max_loras, inside.COUNT) + 1)] if own.adapters else []),
             "--generation-config", "vllm",      # the model's own sampling defaults must not creep in
         ]
 

@@ -48,8 +48,9 @@ def check(
     -------
     rank; load_s: seconds to load each, None where the engine loads them with the model; first_s and again_s: TTFT of
     the first request for each and of those right after; switch_s: TTFT of requests for another adapter than the one
-    before; base_s: TTFT of the model itself; mixed: requests asked at once, `equal` to the answer alone, `other` than
-    anyone's; refused: what was offered, whether it was taken, what was said.
+    before; base_s: TTFT of the model itself; answers: hash of what each answers alone, the model's own under "";
+    mixed: requests asked at once, `equal` to the answer alone, `other` than anyone's; refused: what was offered,
+    whether it was taken, what was said.
 
     Raises
     ------
@@ -85,6 +86,7 @@ def check(
         "first_s": [_ttft_s(one) for one in firsts],
         "again_s": [_ttft_s(one) for place, one in enumerate(alone) if place % (1 + AGAIN)],
         "switch_s": [_ttft_s(one) for one in cycled] if len(names) > 1 else [],
+        "answers": {name or "": text for name, text in known.items()},
         "mixed": {"requests": len(mixed), "equal": len(mixed) - strange, "other": strange},
         "refused": _refusals(server, ask, known) if run == 0 else [],
     }
@@ -113,9 +115,7 @@ def _load(server: Server, names: Sequence[str]) -> list[float] | None:
     return seconds
 
 
-def _answers(
-    server: Server, requests: tuple[Request, ...], journal: Path, at_once: int, study: Study
-) -> list[Answer]:
+def _answers(server: Server, requests: tuple[Request, ...], journal: Path, at_once: int, study: Study) -> list[Answer]:
     """Send requests in order, so many at once, with the load client; rows in the same order."""
     limit = study.statistics.request_timeout_seconds
     plan = Plan(
@@ -158,9 +158,7 @@ def _known(server: Server, base: list[Answer], alone: list[Answer], names: Seque
     return known
 
 
-def _prove(
-    server: Server, asked: Sequence[str | None], answers: Sequence[Answer], known: dict[str | None, str]
-) -> int:
+def _prove(server: Server, asked: Sequence[str | None], answers: Sequence[Answer], known: dict[str | None, str]) -> int:
     """Count answers that are nobody's; refuse one that is another's."""
     owner = {text: name for name, text in known.items()}
     strange = 0
@@ -184,9 +182,7 @@ def _prove(
 def _refusals(server: Server, ask: Any, known: dict[str | None, str]) -> list[dict[str, Any]]:
     """Offer what must be refused."""
     (one,) = ask([ABSENT])
-    taken, said = one["status"] == "complete", f"{one['status']}: {one['cause']}"
-    if taken:
-        said = "answered as the model itself" if one["text_hash"] == known[None] else "answered, as nobody else does"
+    taken, said = _answered(one, known)
     found = [{"what": "a request for an adapter that there is not", "taken": taken, "said": said}]
     for name, what in (
         (inside.OVER_LIMIT, "an adapter of rank 128"),
@@ -196,9 +192,18 @@ def _refusals(server: Server, ask: Any, known: dict[str | None, str]) -> list[di
             taken, said = server.engine.offer(server, name, inside.folder(server.launch, name))
         except OSError as error:
             taken, said = False, f"no answer ({error})"
+        if taken and server.engine.loads_adapters:
+            said += f"; asked for, it {_answered(ask([name])[0], known)[1]}"
         found.append({"what": what, "taken": taken, "said": said.replace(f"{paths.ROOT}/", "")[:SAID]})
     server.check_alive()
     return found
+
+
+def _answered(one: Answer, known: dict[str | None, str]) -> tuple[bool, str]:
+    """Whether a request for what should not be there was answered, and how."""
+    if one["status"] != "complete":
+        return False, f"{one['status']}: {one['cause']}"
+    return True, "answered as the model itself" if one["text_hash"] == known[None] else "answered as nobody else does"
 
 
 def _ttft_s(one: Answer) -> float:
