@@ -113,6 +113,7 @@ class Told:
         pass
 
     def body(self, prompt, tokens, adapter=None):
+        self.asked.append(prompt)
         return "/", {"adapter": adapter}
 
     def answers(self, server, requests, journal, at_once, study):
@@ -167,6 +168,16 @@ def test_a_silently_ignored_adapter_is_found(check):
 def test_two_adapters_that_answer_alike_are_found(check):
     with pytest.raises(MeasureError, match="adapter-1, adapter-2"):
         check(Told(lambda adapter, place: "adapter-1" if adapter == "adapter-2" else adapter))
+
+
+def test_answers_that_are_equal_by_chance_are_asked_once_more(check):
+    def alike_at_first(adapter, place):
+        first = server.asked[-1] == server.asked[0]
+        return None if first and adapter == "adapter-2" else absent(adapter, place)
+
+    server = Told(alike_at_first)
+    assert len(set(check(server)["answers"].values())) == 4
+    assert len(set(server.asked)) == 2  # as many questions as were needed
 
 
 def test_an_answer_of_another_adapter_among_many_at_once_is_found(check):

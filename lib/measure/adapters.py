@@ -11,6 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from lib.measure.clientplan import BURST, CLOSED, Plan, Request
 
 PROMPT = 16  # tokens of the question: few, so that what a switch costs is not lost beside reading it
 TOKENS = 12  # of an answer: enough to tell nine apart, few enough that batching seldom turns one
+QUESTIONS = 3  # at most, until all answers differ: two short answers may be equal by chance
 AGAIN = 1  # requests for an adapter right after its first
 ROUNDS = 2  # times that all adapters are asked one after the other
 ABSENT = "adapter-99"
@@ -35,13 +37,13 @@ Answer = dict[str, Any]  # a row of the record: status, text_hash, sent_ns, even
 
 
 def check(
-    study: Study, server: Server, tokenizer: Tokenizer, run: int, partial: Path, names: Sequence[str]
+    study: Study, server: Server, tokenizer: Tokenizer, run: int, folder: Path, names: Sequence[str]
 ) -> dict[str, Any]:
     """Load, prove and time the adapters of a server.
 
     Parameters
     ----------
-    partial : folder for the client's journal while it runs.
+    folder : for the client's journal while it runs.
     names : adapters that the launch serves.
 
     Returns
@@ -56,26 +58,33 @@ def check(
     ------
     MeasureError : an adapter that was not loaded, or that did not answer as itself.
     """
-    (prompt,) = workload.prompts(
-        tokenizer, [(PROMPT, TOKENS)], schedule.seed_for(study.seed, "adapters", 0, run, "text"), role="probe",
+    seed = schedule.seed_for(study.seed, "adapters", 0, run, "text")
+    questions = workload.prompts(
+        tokenizer, [(PROMPT, TOKENS)] * QUESTIONS, seed, role="probe",
         added_tokens=server.added_tokens, context_tokens=study.model.context,
     )  # fmt: skip
 
-    def ask(adapters: Sequence[str | None], at_once: int = 1) -> list[Answer]:
+    def put(question: workload.Prompt, adapters: Sequence[str | None], at_once: int = 1) -> list[Answer]:
         requests = []
         for place, adapter in enumerate(adapters):
-            path, body = server.body(prompt.text, TOKENS, *([adapter] if adapter else []))
+            path, body = server.body(question.text, TOKENS, *([adapter] if adapter else []))
             requests.append(Request(f"probe-{place}", path, json.dumps(body).encode(), planned_output_tokens=TOKENS))
-        return _answers(server, tuple(requests), partial / "adapters.journal", at_once, study)
+        return _answers(server, tuple(requests), folder / "adapters.journal", at_once, study)
 
     loaded = _load(server, names)
-    base = ask([None] * (1 + AGAIN))
-    alone = ask([name for name in names for _ in range(1 + AGAIN)])
+    base = put(questions[0], [None] * (1 + AGAIN))
+    alone = put(questions[0], [name for name in names for _ in range(1 + AGAIN)])
+    ask = partial(put, questions[0])
+    known = _known(server, base[:1] + alone[:: 1 + AGAIN], names)
+    for question in questions[1:]:
+        if len(set(known.values())) < len(known):
+            ask = partial(put, question)
+            known = _known(server, ask([None, *names]), names)
+    _all_differ(server, known, names)
     turns = list(names) * ROUNDS
     cycled = ask(turns)
     together = [None, *names] * 2
     mixed = ask(together, len(together))
-    known = _known(server, base, alone, names)
     _prove(server, turns, cycled, known)
     strange = _prove(server, together, mixed, known)
     firsts = alone[:: 1 + AGAIN]
@@ -130,17 +139,21 @@ def _answers(server: Server, requests: tuple[Request, ...], journal: Path, at_on
         drive.remove(journal)
 
 
-def _known(server: Server, base: list[Answer], alone: list[Answer], names: Sequence[str]) -> dict[str | None, str]:
-    """Hash of each adapter's answer alone, and of the model's own under None."""
-    asked: list[str | None] = [None] * len(base) + [name for name in names for _ in range(1 + AGAIN)]
+def _known(server: Server, answers: list[Answer], names: Sequence[str]) -> dict[str | None, str]:
+    """Hash of the model's own answer, the first, under None, and of each adapter's, which follow."""
     known: dict[str | None, str] = {}
-    for name, one in zip(asked, [*base, *alone], strict=True):
+    for name, one in zip([None, *names], answers, strict=True):
         if one["status"] != "complete":
             raise MeasureError(
                 f"{server.model}: a request for {name or 'the model itself'} ended as {one['status']} "
                 f"({one['cause']}). Look at the server's log."
             )
-        known.setdefault(name, one["text_hash"])
+        known[name] = one["text_hash"]
+    return known
+
+
+def _all_differ(server: Server, known: dict[str | None, str], names: Sequence[str]) -> None:
+    """Refuse an adapter whose answer is the model's own, and two that answer alike."""
     counts = Counter(known.values())
     ignored = [name for name in names if known[name] == known[None]]
     if ignored:
@@ -155,7 +168,6 @@ def _known(server: Server, base: list[Answer], alone: list[Answer], names: Seque
             f"{server.model} gives one answer for {', '.join(twins)}: either it mixes adapters up, or these are too "
             "weak to tell apart. Nothing was measured with them."
         )
-    return known
 
 
 def _prove(server: Server, asked: Sequence[str | None], answers: Sequence[Answer], known: dict[str | None, str]) -> int:

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 SEED = 20261130
 COUNT = 8
-SPREAD = 0.2            # standard deviation of B: changes of an eighth to a sixth of the weights' own size
+SPREAD = 0.3            # standard deviation of B: changes of a fifth to a quarter of the weights' own size
 OVER_LIMIT = 128        # rank above what the launches of this study allow
 MATRICES = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"}
 
