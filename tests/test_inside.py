@@ -22,7 +22,7 @@ RUN = {
 META = {
     "lora": {"switch_s": [RUN["switch_s"]], "runs": [RUN]},
     # 2 x 30 layers x 3 heads x 64 = 11,520 values of 2 bytes a token.
-    "kv_cache": {"tokens": 1000, "context": 500, "bytes": 23_040_000, "value_bytes": 2.0, "source": "log"},
+    "kv_cache": {"tokens": 800, "context": 400, "bytes": 23_040_000, "value_bytes": 2.0, "source": "log"},
 }
 ANALYST = {
     "news": {"input_tokens": {"mean": 128}, "output_tokens": {"mean": 32}, "reads_like": "x"},
@@ -66,7 +66,7 @@ def test_two_engines_that_answer_alike_are_told_by_rank():
 def test_the_audit_finds_the_switch_and_the_cache_where_it_looks_for_them(made):
     launch = made[0]["launches"]["vllm-bf16"]
     assert launch["switch"]["value"] == pytest.approx(70)
-    assert launch["kv_cache"]["tokens"] == 1000 and launch["kv_cache"]["context"] == 500
+    assert launch["kv_cache"]["tokens"] == 800 and launch["kv_cache"]["context"] == 400
 
 
 def test_levels_over_adapters_count_for_no_capacity(made):
@@ -75,14 +75,22 @@ def test_levels_over_adapters_count_for_no_capacity(made):
 
 def test_what_the_cache_holds_is_held_against_the_formula(made):
     (row,) = made[0]["inside"]["kv_cache"]
-    assert row["tokens"]["value"] == 1000 and row["formula"]["value"] == pytest.approx(1000)
+    assert row["tokens"]["value"] == 800 and row["formula"]["value"] == pytest.approx(1000)
     assert row["bytes_per_token"]["value"] == 23_040 and row["formula"]["mark"] == "bound"
 
 
 def test_a_level_wants_its_requests_times_their_length(made):
     row = next(r for r in made[0]["inside"]["crowded"] if r["level"] == "closed-4")
-    assert row["wanted"]["value"] == pytest.approx(100 * 4 * (128 + 32) / 1000)
+    assert row["wanted"]["value"] == pytest.approx(100 * 4 * (128 + 32) / 800)
     assert row["whole"]["value"] == 2 and row["preemptions"]["value"] == 3
+
+
+def test_nothing_is_told_of_full_caches_where_none_is_filled(tmp_path):
+    of = synthetic.study(levels=(4,), seconds=3.0, repeats=2)
+    roomy = synthetic.Server(extra={"kv_cache": META["kv_cache"] | {"tokens": 100_000}})
+    synthetic.write_study(tmp_path / "records", of, (roomy,))
+    found = tables.build(of, tmp_path / "records", tmp_path / "tables", about_h100={})["inside"]
+    assert found["kv_cache"] and found["crowded"] == []
 
 
 def test_a_record_that_does_not_say_what_its_cache_holds_says_nothing_of_it(made):

@@ -14,11 +14,13 @@ from lib.analyse.collect import Measured
 from lib.analyse.facts import from_estimate, number
 from lib.analyse.levels import Level
 
+FILLED = 0.8  # of a KV cache, wanted by a level: below it in all of a study, nothing is told of caches that fill
+
 Launches = Sequence[tuple[Measured, Sequence[Level]]]
 
 
-def facts(launches: Launches, study: config.Study, mark: str) -> dict[str, list[dict[str, Any]]]:
-    """Return lora, alike, sessions, kv_cache, crowded and intrusion."""
+def facts(launches: Launches, study: config.Study, mark: str) -> dict[str, Any]:
+    """Return lora, alike, sessions, kv_cache, crowded and intrusion; filled: the share from which a cache is full."""
     return {
         "lora": lora.facts(launches, mark),
         "alike": lora.alike(launches, mark),
@@ -26,6 +28,7 @@ def facts(launches: Launches, study: config.Study, mark: str) -> dict[str, list[
         "kv_cache": [_capacity(one, study, mark) for one, _ in launches if one.meta.get("kv_cache")],
         "crowded": _crowded(launches, study, mark),
         "intrusion": intrusion.facts(launches, mark),
+        "filled": FILLED,
     }
 
 
@@ -79,7 +82,7 @@ def _capacity(one: Measured, study: config.Study, mark: str) -> dict[str, Any]:
 
 
 def _crowded(launches: Launches, study: config.Study, mark: str) -> list[dict[str, Any]]:
-    """Closed levels against the KV cache: what they want of it, and what became of them.
+    """Closed levels against the KV cache: what they want of it, and what became of them; none where none is filled.
 
     A level wants its concurrency times the mean of prompt and answer, in tokens.
     """
@@ -103,4 +106,4 @@ def _crowded(launches: Launches, study: config.Study, mark: str) -> list[dict[st
                    for key, unit, scale in (("output_tok", "tok/s", 1.0), ("ttft_p50", "ms", 1e3),
                                             ("tpot_p50", "ms", 1e3))},
             })  # fmt: skip
-    return rows
+    return rows if any(row["wanted"]["value"] >= 100 * FILLED for row in rows) else []
