@@ -188,6 +188,14 @@ def test_an_answer_of_another_adapter_among_many_at_once_is_found(check):
         check(Told(swapped))
 
 
+def test_an_adapters_answer_for_the_model_itself_is_named(check):
+    def last(adapter, place):
+        return "adapter-3" if adapter is None and place[1] > 1 else absent(adapter, place)
+
+    found = check(Told(last))
+    assert found["instead"] == ["adapter-3"] and found["mixed"] == {"requests": 4, "equal": 3, "other": 0}
+
+
 def test_an_answer_that_batching_turned_is_counted_and_nobodys(check):
     def turned(adapter, place):
         return "turned" if place == (0, 4) else absent(adapter, place)

@@ -16,7 +16,7 @@ ADAPTERS = {"kind": "closed", "concurrency": 4, "adapters": 2}
 RUN = {
     "rank": 8, "load_s": [0.2, 0.4], "base_s": [0.05, 0.05], "first_s": [0.09, 0.09], "again_s": [0.06] * 4,
     "switch_s": [0.07] * 6, "answers": {"": "a", "adapter-1": "b", "adapter-2": "c"},
-    "mixed": {"requests": 6, "equal": 5, "other": 1},
+    "mixed": {"requests": 6, "equal": 5, "other": 1}, "instead": ["adapter-2"],
     "refused": [{"what": "an adapter of rank 128", "taken": False, "said": "HTTP 400"}],
 }
 META = {
@@ -146,6 +146,7 @@ def test_the_page_shows_what_the_study_holds_and_no_more(made):
     text = article.render(facts, folder / "figures", folder / "tables", folder / "page.html").read_text()
     for heading in ("What adapters cost", "Sessions and the prefix cache", "What the KV cache holds"):
         assert f">{heading} " in text
+    assert "vllm-bf16 answered for the model itself as adapter-2 does" in text.replace("&#45;", "-")
     assert 'id="figure-adapters"' in text and "A long prompt among short ones" not in text
 
 

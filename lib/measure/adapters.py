@@ -4,7 +4,8 @@ Each adapter is loaded (timed), asked alone and again, asked in turn with the ot
 answer is to one prompt, greedy, so that its hash says whose it is. Then what must be refused is offered: an adapter
 that there is not, one of too high a rank, one for another base model. Refused, for then nothing said of adapters would
 be true: an answer that is the model's own, two adapters that answer alike, one adapter's answer given for another's.
-Kept as findings: what the engine takes that it should not, and answers that neither equal nor belong to anyone else.
+Kept as findings: what the engine takes that it should not, answers that neither equal nor belong to anyone else, and
+an adapter's answer to a request for the model itself among requests for adapters.
 """
 
 import json
@@ -51,8 +52,8 @@ def check(
     rank; load_s: seconds to load each, None where the engine loads them with the model; first_s and again_s: TTFT of
     the first request for each and of those right after; switch_s: TTFT of requests for another adapter than the one
     before; base_s: TTFT of the model itself; answers: hash of what each answers alone, the model's own under "";
-    mixed: requests asked at once, `equal` to the answer alone, `other` than anyone's; refused: what was offered,
-    whether it was taken, what was said.
+    mixed: requests asked at once, `equal` to the answer alone, `other` than anyone's; instead: adapters that
+    then answered for the model itself; refused: what was offered, whether it was taken, what was said.
 
     Raises
     ------
@@ -86,7 +87,7 @@ def check(
     together = [None, *names]
     mixed = ask(together, len(together))
     _prove(server, turns, cycled, known)
-    strange = _prove(server, together, mixed, known)
+    strange, instead = _prove(server, together, mixed, known)
     firsts = alone[:: 1 + AGAIN]
     return {
         "rank": inside.rank(str(server.launch.settings["adapters"])),
@@ -96,7 +97,8 @@ def check(
         "again_s": [_ttft_s(one) for place, one in enumerate(alone) if place % (1 + AGAIN)],
         "switch_s": [_ttft_s(one) for one in cycled] if len(names) > 1 else [],
         "answers": {name or "": text for name, text in known.items()},
-        "mixed": {"requests": len(mixed), "equal": len(mixed) - strange, "other": strange},
+        "mixed": {"requests": len(mixed), "equal": len(mixed) - strange - len(instead), "other": strange},
+        "instead": instead,
         "refused": _refusals(server, ask, known) if run == 0 else [],
     }
 
@@ -170,10 +172,16 @@ def _all_differ(server: Server, known: dict[str | None, str], names: Sequence[st
         )
 
 
-def _prove(server: Server, asked: Sequence[str | None], answers: Sequence[Answer], known: dict[str | None, str]) -> int:
-    """Count answers that are nobody's; refuse one that is another's."""
+def _prove(
+    server: Server, asked: Sequence[str | None], answers: Sequence[Answer], known: dict[str | None, str]
+) -> tuple[int, list[str]]:
+    """Count answers that are nobody's, and name the adapters that answered for the model itself.
+
+    No level asks the model and its adapters together, so the latter spoils no number; an adapter's answer that is
+    another's would, and is refused.
+    """
     owner = {text: name for name, text in known.items()}
-    strange = 0
+    strange, instead = 0, []
     for name, one in zip(asked, answers, strict=True):
         found = one["text_hash"]
         if one["status"] != "complete":
@@ -181,14 +189,16 @@ def _prove(server: Server, asked: Sequence[str | None], answers: Sequence[Answer
                 f"{server.model}: one of {len(asked)} requests for adapters in turn or at once, for {name or 'none'}, "
                 f"ended as {one['status']} ({one['cause']}). Look at the server's log."
             )
-        if found in owner and owner[found] != name:
+        if found not in owner:
+            strange += 1
+        elif owner[found] != name and name:
             raise MeasureError(
-                f"{server.model} was asked for {name or 'the model itself'} and answered as "
-                f"{owner[found] or 'the model itself'} does alone: it mixes adapters up. Nothing was measured with "
-                "them."
+                f"{server.model} was asked for {name} and answered as {owner[found] or 'the model itself'} does alone: "
+                "it mixes adapters up. Nothing was measured with them."
             )
-        strange += found not in owner
-    return strange
+        elif owner[found] != name:
+            instead.append(str(owner[found]))
+    return strange, instead
 
 
 def _refusals(server: Server, ask: Any, known: dict[str | None, str]) -> list[dict[str, Any]]:
