@@ -24,7 +24,7 @@ def facts(launches: Launches, study: config.Study, mark: str) -> dict[str, Any]:
     return {
         "lora": lora.facts(launches, mark),
         "alike": lora.alike(launches, mark),
-        "sessions": _sessions(launches, mark),
+        "sessions": _sessions(launches, study, mark),
         "kv_cache": [_capacity(one, study, mark) for one, _ in launches if one.meta.get("kv_cache")],
         "crowded": _crowded(launches, study, mark),
         "intrusion": intrusion.facts(launches, mark),
@@ -36,7 +36,7 @@ def _who(one: Measured) -> dict[str, Any]:
     return {"launch": one.name, "engine": one.meta["engine"], "precision": one.meta["precision"], "source": one.source}
 
 
-def _sessions(launches: Launches, mark: str) -> list[dict[str, Any]]:
+def _sessions(launches: Launches, study: config.Study, mark: str) -> list[dict[str, Any]]:
     """First tokens by turn, and what the engine says of its prefix cache."""
     return [
         _who(one) | {
@@ -44,7 +44,9 @@ def _sessions(launches: Launches, mark: str) -> list[dict[str, Any]]:
             "cache": bool(one.meta["config"]["launch"]["settings"].get("prefix_cache")),
             "by_turn": [
                 from_estimate(stats.median_interval(level.pooled("ttft_s", turn)), "ms", 1e3, mark, one.source)
-                for turn in range(level.turns)
+                if turn < level.turns
+                else number(None, "ms", mark, one.source, reason="no session came so far while the level lasted")
+                for turn in range(study.workloads[level.workload].turns or level.turns)
             ],
             "hits": number(
                 100 * level.mean("prefix_hit_share"), "%", mark, one.source,
