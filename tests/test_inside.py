@@ -169,3 +169,35 @@ def test_the_finding_names_what_is_left_by_engine():
 
 def test_value_count_is_two_per_layer_head_and_dimension():
     assert inside.value_count(synthetic.study()) == 2 * 30 * 3 * 64
+
+
+def ms(value):
+    return {"value": value, "unit": "ms", "mark": "measured"}
+
+
+def test_a_long_prompts_worst_and_best_launch_are_named():
+    def row(name, longest, **more):
+        gaps = {"gap_else": ms(20.0), "gap_within": ms(40.0), "gap_longest": ms(longest)}
+        found = {"launch": name, "engine": "vllm-cpu", "precision": "fp32", "step_tokens": 128, "chunked": True}
+        return found | gaps | more
+
+    rows = [row("chunks", 80.0), row("whole", 640.0, chunked=False), row("unknown", None)]
+    assert plots_inside.intrusion_finding(rows) == (
+        "A long prompt stops its neighbours for up to 640 ms on whole (whole prompts), "
+        "for up to 80 ms on chunks (128 tokens a step)"
+    )
+    ax = plots_inside.intrusion(rows)
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["chunks", "whole", "unknown"]
+    plt.close("all")
+
+
+def test_the_last_turn_is_compared_and_levels_are_told_apart():
+    def row(cache, level, *turns):
+        found = {"engine": "llama-cpp", "precision": "q8_0", "cache": cache, "level": level}
+        return found | {"by_turn": [ms(value) for value in turns]}
+
+    rows = [row(False, "sessions-2", 100.0, 200.0), row(True, "sessions-2", 100.0, 20.0)]
+    assert plots_inside.turns_finding(rows) == "llama.cpp's last turn waits 0.100× as long with its prefix cache"
+    left, _ = plots_inside.turns([*rows, row(False, "sessions-4", 200.0, 400.0)])
+    assert {"2 sessions", "4 sessions"} <= {text.get_text() for text in left.texts}
+    plt.close("all")

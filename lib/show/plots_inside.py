@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from lib.show import draw, style
+from lib.show import draw, levelwords, style
 from lib.show.numbers import digits
 
 Rows = Sequence[Mapping[str, Any]]
@@ -89,17 +89,21 @@ def turns(rows: Rows, axes: Any = None) -> Any:
     for ax, on in zip(axes, (False, True), strict=True):
         ax.set_title(f"Prefix cache {'on' if on else 'off'}")
         ax.set_xlabel("turn of the session")
-        drawn = False
+        ends = []
+        several = len({row["level"] for row in rows}) > 1
         for row in (r for r in rows if r["cache"] is on):
             points = [(i + 1, n["value"]) for i, n in enumerate(row["by_turn"]) if _has(n)]
             if points:
-                ax.plot(*zip(*points, strict=True), **style.look(row["engine"], row["precision"]))
-                drawn = True
-        if not drawn:
+                look = style.look(row["engine"], row["precision"])
+                ax.plot(*zip(*points, strict=True), **look)
+                ends.append((*points[-1], levelwords.words(row["level"]) if several else "", look["color"]))
+        if not ends:
             draw.nothing(ax, "No launch of this study has it so.")
         else:
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
             ax.set_ylim(bottom=0)
+            if several:
+                draw.end_labels(ax, ends)
     axes[0].set_ylabel("time to first token, median (ms)")
     draw.legend(style.figure_of(axes[0]), [(row["engine"], row["precision"]) for row in rows])
     style.finding(
@@ -141,7 +145,7 @@ def intrusion(rows: Rows, ax: Axes | None = None) -> Axes:
             ax.plot([points["gap_within"]], [y], **look)
         if "gap_longest" in points:
             ax.plot([points["gap_longest"]], [y], marker="|", markersize=10, color=look["color"], linestyle="none")
-    ax.set_yticks(range(len(rows)), [f"{style.contender(r['engine'], r['precision'])}, {read(r)}" for r in rows])
+    ax.set_yticks(range(len(rows)), [r["launch"] for r in rows])
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_xlabel("gap between two tokens of a neighbour (ms)")
     ax.grid(True, axis="x")
@@ -166,13 +170,14 @@ def intrusion_finding(rows: Rows) -> str:
     if not known:
         return "Nobody was receiving tokens while a long prompt was read"
     best, worst = known[0], known[-1]
-    name = f"{style.contender(worst['engine'], worst['precision'])} ({read(worst)})"
-    text = f"A long prompt stops its neighbours for up to {digits(worst['gap_longest']['value'])} ms on {name}"
+    text = (
+        f"A long prompt stops its neighbours for up to {digits(worst['gap_longest']['value'])} ms on {worst['launch']} "
+        f"({read(worst)})"
+    )
     if best is worst:
         return text
     return (
-        f"{text}, for up to {digits(best['gap_longest']['value'])} ms on "
-        f"{style.contender(best['engine'], best['precision'])} ({read(best)})"
+        f"{text}, for up to {digits(best['gap_longest']['value'])} ms on {best['launch']} ({read(best)})"
     )
 
 
