@@ -200,7 +200,8 @@ def test_an_answer_that_batching_turned_is_counted_and_nobodys(check):
     def turned(adapter, place):
         return "turned" if place == (0, 4) else absent(adapter, place)
 
-    assert check(Told(turned))["mixed"] == {"requests": 4, "equal": 3, "other": 1}
+    found = check(Told(turned))
+    assert found["mixed"] == {"requests": 4, "equal": 3, "other": 1} and found["turned"] == [""]
 
 
 def test_what_an_engine_takes_that_it_should_not_is_kept(check):

@@ -16,7 +16,7 @@ ADAPTERS = {"kind": "closed", "concurrency": 4, "adapters": 2}
 RUN = {
     "rank": 8, "load_s": [0.2, 0.4], "base_s": [0.05, 0.05], "first_s": [0.09, 0.09], "again_s": [0.06] * 4,
     "switch_s": [0.07] * 6, "answers": {"": "a", "adapter-1": "b", "adapter-2": "c"},
-    "mixed": {"requests": 6, "equal": 5, "other": 1}, "instead": ["adapter-2"],
+    "mixed": {"requests": 6, "equal": 5, "other": 1}, "turned": [""], "instead": ["adapter-2"],
     "refused": [{"what": "an adapter of rank 128", "taken": False, "said": "HTTP 400"}],
 }
 META = {

@@ -63,6 +63,7 @@ def _launch(one: Measured, levels: Sequence[Level], mark: str) -> dict[str, Any]
         "source": one.source,
         **{key.removesuffix("_s"): _median(runs, key, mark, one.source) for key in TIMES},
         "mixed": {key: number(value, "answers", mark, one.source) for key, value in mixed.items()},
+        "turned": sorted({name for run in runs for name in run["turned"]}),
         "instead": sorted({name for run in runs for name in run["instead"]}),
         "refused": [found for run in runs for found in run["refused"]],
         "levels": [_level(level, levels, mark, one.source) for level in levels if level.kind == "closed-lora"],

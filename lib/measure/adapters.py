@@ -52,8 +52,9 @@ def check(
     rank; load_s: seconds to load each, None where the engine loads them with the model; first_s and again_s: TTFT of
     the first request for each and of those right after; switch_s: TTFT of requests for another adapter than the one
     before; base_s: TTFT of the model itself; answers: hash of what each answers alone, the model's own under "";
-    mixed: requests asked at once, `equal` to the answer alone, `other` than anyone's; instead: adapters that
-    then answered for the model itself; refused: what was offered, whether it was taken, what was said.
+    mixed: requests asked at once, `equal` to the answer alone, `other` than anyone's; turned: whom those of `other`
+    were asked of; instead: adapters that then answered for the model itself; refused: what was offered, whether it
+    was taken, what was said.
 
     Raises
     ------
@@ -97,7 +98,8 @@ def check(
         "again_s": [_ttft_s(one) for place, one in enumerate(alone) if place % (1 + AGAIN)],
         "switch_s": [_ttft_s(one) for one in cycled] if len(names) > 1 else [],
         "answers": {name or "": text for name, text in known.items()},
-        "mixed": {"requests": len(mixed), "equal": len(mixed) - strange - len(instead), "other": strange},
+        "mixed": {"requests": len(mixed), "equal": len(mixed) - len(strange + instead), "other": len(strange)},
+        "turned": strange,
         "instead": instead,
         "refused": _refusals(server, ask, known) if run == 0 else [],
     }
@@ -174,14 +176,15 @@ def _all_differ(server: Server, known: dict[str | None, str], names: Sequence[st
 
 def _prove(
     server: Server, asked: Sequence[str | None], answers: Sequence[Answer], known: dict[str | None, str]
-) -> tuple[int, list[str]]:
-    """Count answers that are nobody's, and name the adapters that answered for the model itself.
+) -> tuple[list[str], list[str]]:
+    """Name whose answers are nobody's ("" for the model's own), and the adapters that answered for the model itself.
 
     No level asks the model and its adapters together, so the latter spoils no number; an adapter's answer that is
     another's would, and is refused.
     """
     owner = {text: name for name, text in known.items()}
-    strange, instead = 0, []
+    strange: list[str] = []
+    instead: list[str] = []
     for name, one in zip(asked, answers, strict=True):
         found = one["text_hash"]
         if one["status"] != "complete":
@@ -190,7 +193,7 @@ def _prove(
                 f"ended as {one['status']} ({one['cause']}). Look at the server's log."
             )
         if found not in owner:
-            strange += 1
+            strange.append(name or "")
         elif owner[found] != name and name:
             raise MeasureError(
                 f"{server.model} was asked for {name} and answered as {owner[found] or 'the model itself'} does alone: "
