@@ -1,7 +1,9 @@
 """One load as study.yaml states it: its kind, how many or how often, and the recorded trace it may replay.
 
     closed     `concurrency` clients, each asks again when it has its answer; `think_seconds` pauses before it does,
-               `start: burst` lets all of them begin at once instead of over a ramp
+               `start: burst` lets all of them begin at once instead of over a ramp; `adapters` spreads the requests
+               over so many LoRA adapters, evenly or, with `popularity: zipf`, by Zipf's law (the k-th asked 1/k as
+               often as the first)
     sessions   `concurrency` conversations at once, turn by turn, each new one when one has ended; the workload has
                `turns` and `question_tokens`; `think_seconds` and `start` as for closed
     poisson    `rate_rps` requests per second on average, independent of each other
@@ -28,12 +30,14 @@ from lib.errors import ConfigError
 
 OPEN = ("poisson", "constant", "gamma", "trace")  # requests come when they are due, whatever the server does
 THINKING = ("closed-think", "sessions")  # families in which a client pauses, so that requests in flight vary
-SATURATED = ("closed", "closed-burst")  # families in which they do not, so that the throughput is the server's own
+# Families in which they do not, so that the throughput is the server's own.
+SATURATED = ("closed", "closed-burst", "closed-lora")
 TRACE_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 
 OF_A_LOOP = ("think_seconds", "think_shape", "start", "requests")
+OF_ADAPTERS = ("adapters", "popularity")
 KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # kind -> keys it needs, keys it may have
-    "closed": (("concurrency",), OF_A_LOOP),
+    "closed": (("concurrency",), (*OF_A_LOOP, *OF_ADAPTERS)),
     "sessions": (("concurrency",), OF_A_LOOP),
     "poisson": (("rate_rps",), ()),
     "constant": (("rate_rps",), ()),
@@ -59,6 +63,8 @@ class Level(Strict):
     think_seconds: float | None = Field(default=None, gt=0)  # mean pause between an answer and the next request
     think_shape: Literal["exponential", "constant"] | None = None  # of the pauses, exponential where nothing is said
     start: Literal["ramp", "burst"] | None = None  # of a closed loop, a ramp where nothing is said
+    adapters: int | None = Field(default=None, gt=0)  # LoRA adapters that the requests are spread over; none: the model
+    popularity: Literal["uniform", "zipf"] | None = None  # of the adapters, uniform where nothing is said
     trace: str | None = None  # CSV file, relative to the profile's folder
     trace_sha256: str | None = None  # of its bytes, filled in by `pinned`; one that is stated must agree
     seconds: float = Field(gt=0)  # new requests are issued for this long after the ramp,
@@ -89,6 +95,10 @@ class Level(Strict):
                 raise ValueError(f"a {self.kind} level needs {known}, and takes no `{key}`")
         if self.think_shape and not self.think_seconds:
             raise ValueError("`think_shape` is the shape of pauses, and there is no `think_seconds`")
+        if self.popularity and (self.adapters or 0) < 2:
+            raise ValueError("`popularity` says which adapter is asked how often; state `adapters: 2` or more")
+        if self.adapters and (self.think_seconds or self.start == "burst"):
+            raise ValueError("adapters are spread over clients that begin one after the other and do not pause")
         return self
 
     @property
@@ -101,6 +111,8 @@ class Level(Strict):
         parts += ["think", f"{self.think_seconds:g}"] if self.think_seconds else []
         parts += ["constant"] if self.think_shape == "constant" else []
         parts += ["burst"] if self.start == "burst" else []
+        parts += ["lora", str(self.adapters)] if self.adapters else []
+        parts += ["zipf"] if self.popularity == "zipf" else []
         parts += ["on", self.tag] if self.tag else []
         return "-".join(parts)
 
@@ -109,6 +121,8 @@ class Level(Strict):
         """Kind in records and tables: only plain closed levels are rungs of the ladder that capacity is read from."""
         if self.kind != "closed":
             return self.kind
+        if self.adapters:
+            return "closed-lora"
         return "closed-think" if self.think_seconds else "closed-burst" if self.start == "burst" else "closed"
 
 
@@ -128,6 +142,11 @@ class Search(Strict):
         if self.kind == "closed" and (self.lowest % 1 or self.highest % 1):
             raise ValueError("a closed search needs whole numbers for `lowest` and `highest`")
         return self
+
+
+def adapter_name(place: int) -> str:
+    """Name under which the adapter at a place, from 0, is made, served and asked for."""
+    return f"adapter-{place + 1}"
 
 
 ALL_KEYS = {key for needs, may in KEYS.values() for key in needs + may}

@@ -61,6 +61,7 @@ REQUESTS = pa.schema(
         ("stamp_source", pa.string()),  # kernel | user
         ("connection", pa.int32()),  # which one it went over; in a closed loop every client keeps its own
         ("turn", pa.int16()),  # its place in its session, from 0; null where it is of none
+        ("adapter", pa.string()),  # the LoRA adapter asked for; null where the model itself was
     ]
 )
 

@@ -168,7 +168,8 @@ def _taking(of: config.Study, server: Server, level: config.Level, run: int, rep
         rows.append(_row(server, level, run, repeat, len(rows), phase, due, lag, stamps.astype(np.int64)))
         turns = of.workloads[level.workload].turns
         turn = sum(r["connection"] == client for r in rows[:-1]) % turns if turns else None
-        rows[-1] |= {"connection": client, "turn": turn}
+        adapter = f"adapter-{len(rows) % level.adapters + 1}" if level.adapters else None
+        rows[-1] |= {"connection": client, "turn": turn, "adapter": adapter}
         return int(rows[-1]["end_ns"]) + pause
 
     pause = int((level.think_seconds or 0.0) * NS)

@@ -398,7 +398,7 @@ def test_a_study_without_a_rung_still_has_its_pictures(tmp_path):
     )
     tables.build(study, tmp_path / "records", tmp_path / "tables", about_h100={})
     shown = figures.Study(study, tmp_path / "tables", tmp_path / "records", tmp_path / "figures")
-    for name in figures.FIGURES.keys() - set(figures.ABOUT_H100):
+    for name in figures.FIGURES.keys() - {*figures.ABOUT_H100, *figures.ABOUT_INSIDE}:
         figures.draw(shown, name)
         picture = (tmp_path / "figures" / f"{name}.svg").read_text()
         assert "a closed loop of workload" in picture or "without pauses and burst" in picture, name

@@ -23,6 +23,7 @@ from lib.analyse import (
     floor,
     frames,
     h100,
+    inside,
     ladder,
     levels,
     published,
@@ -149,6 +150,7 @@ def build(
             calibrated, judged[0].one.meta["machine"], f"records/{study.name}/{calibration.FILE}"
         ),
         "crosscheck": crosscheck.facts(crosschecked, judged[0].one.meta["machine"]),
+        "inside": inside.facts([(j.one, j.levels) for j in kept], study, assemble.mark_of(study)),
     }
     written["quality"] = quality.facts(scored or {}, study, assemble.mark_of(study))
     written["tradeoff"] = tradeoff.rows(written, assemble.mark_of(study))

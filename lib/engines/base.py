@@ -10,13 +10,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from lib import config, environments, paths
 from lib.config import Launch, Strict
 from lib.engines import build, computer, cores, talk
+from lib.engines.inside import Inside
 from lib.engines.process import Process, free_port
 from lib.engines.proof import Precision, claim
 from lib.errors import ConfigError, EngineError
@@ -30,7 +31,7 @@ READY_TOKENS = 4
 LOOK_S = 0.5                        # between two looks at a server that is loading
 
 
-class Engine:
+class Engine(Inside):
     """How to check, start and speak to one engine. Subclasses fill in the class attributes and the methods below."""
 
     name: ClassVar[str]
@@ -199,10 +200,7 @@ class Server:
     added_tokens: int = 0               # tokens the server puts before a prompt (BOS)
     version: str = ""
     family: int = 0                     # the process whose family is the engine, where it is not the one started
-
-    def __post_init__(self) -> None:
-        """Start without proof."""
-        self._proof: list[dict[str, Any]] = []
+    _proof: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def wire(self) -> str:
@@ -224,9 +222,10 @@ class Server:
         """Metrics this engine does not have, with the reason."""
         return self.engine.absent_metrics
 
-    def body(self, prompt: str, output_tokens: int) -> tuple[str, dict[str, Any]]:
+    def body(self, prompt: str, output_tokens: int, adapter: str | None = None) -> tuple[str, dict[str, Any]]:
         """Path and JSON body of a streamed completion of exactly `output_tokens` tokens, greedy."""
-        return self.engine.body(self.launch, prompt, output_tokens)
+        path, body = self.engine.body(self.launch, prompt, output_tokens)
+        return path, self.engine.adapted(self.launch, body, adapter) if adapter else body
 
     def check_alive(self) -> None:
         """Raise EngineError with the log's last lines if the server has ended."""

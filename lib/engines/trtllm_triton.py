@@ -236,6 +236,20 @@ class TrtllmTriton(GpuEngine):
                    "completion_tokens": len(words)}         # a response a token, also where its text is still empty
         return {"events": len(chunks), "usage": counted, "text": "".join(words)}
 
+    def kv_cache(self, server: Server) -> dict[str, Any] | None:
+        """Blocks times tokens of a block, by its own metrics."""
+        try:
+            _, text = talk.ask(self.metrics_port(server.port), "GET", self.metrics_path, None)
+        except OSError:
+            return None
+        values, name = talk.prometheus(text), "nv_trt_llm_kv_cache_block_metrics"
+        blocks, each = (talk.value(values, f'{name}{{kv_cache_block_type="{kind}"}}') for kind in ("max", "tokens_per"))
+        if not blocks or not each:
+            return None
+        size = 1.0 if server.launch.precision == "fp8" else 2.0     # the cache is quantized with the weights
+        return {"tokens": int(blocks * each), "context": self.own(server.launch).max_seq_len, "bytes": None,
+                "value_bytes": size, "source": name}
+
     def claims(self, server: Server) -> list[dict[str, Any]]:
         """What the engine was built as, and what Triton was told."""
         launch, own = server.launch, self.own(server.launch)

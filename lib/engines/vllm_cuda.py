@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lib import paths
 from lib.config import Launch, Strict
-from lib.engines import flags, talk
+from lib.engines import flags, inside, talk
 from lib.engines.base import Server
 from lib.engines.gpu import QUIET, GpuEngine
 from lib.engines.process import OWN_PYTHON
@@ -170,6 +170,12 @@ class VllmCuda(GpuEngine):
             "max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True, "temperature": 0.0, "seed": 0,
             "skip_special_tokens": False,       # an end token that is ignored is still a token, and shows as one
         }
+
+    def kv_cache(self, server: Server) -> dict[str, Any] | None:
+        """By its log."""
+        own: Settings = self.own(server.launch)
+        size = 1.0 if own.kv_cache_dtype == "fp8" else 2.0
+        return inside.vllm_kv_cache(server.process.text(), own.max_model_len, None, size, own.replicas)
 
     def claims(self, server: Server) -> list[dict[str, Any]]:
         """Model, version, layout, dtype, quantization, KV cache, prefix cache, graphs, steps."""

@@ -25,7 +25,7 @@ from lib.engines import nvml
 from lib.engines.base import Server
 from lib.engines.rehearse import engine as rehearse
 from lib.errors import EngineError, MeasureError, RecordError
-from lib.measure import drive, exchange, preflight, probes, provenance, takings, workload
+from lib.measure import adapters, drive, exchange, preflight, probes, provenance, takings, workload
 from lib.measure.budget import Budget, longest_s
 from lib.measure.clientplan import Plan
 from lib.measure.takings import Taking, note_path, rows_path, samples_path
@@ -69,6 +69,10 @@ def one_run(
         stage("asking what a level will ask")
         found = preflight.check(study, server, tokenizer, run)
         meta["runs"].append(note | {"ready_seconds": server.ready_seconds, "probe": found})
+        meta["kv_cache"] = engine.kv_cache(server)
+        if served := engine.adapters(launch):
+            stage(f"loading and proving {len(served)} adapters")
+            adapters.note(meta, adapters.check(study, server, tokenizer, run, partial, served))
         save(partial, meta)
         rates: dict[str, float] = {}
 
@@ -173,6 +177,7 @@ class _Session:
                 "prompt_hash": asked.prompts[e.index].hash[:16],
                 "planned_input_tokens": asked.prompts[e.index].input_tokens,
                 "turn": asked.turns[e.index],
+                "adapter": asked.adapters[e.index],
             }
             for e in exchanges
             if e.due_ns is not None  # a turn whose session ended before it was never asked

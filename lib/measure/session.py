@@ -176,7 +176,8 @@ def _close(
         return
     notes = [json.loads(takings.note_path(partial, t).read_text()) for t in finished]
     # A taking from before a column was added has none; its values are null.
-    rows = pa.concat_tables([pq.read_table(takings.rows_path(partial, t)) for t in finished], promote_options="default")
+    taken = [pq.read_table(takings.rows_path(partial, t)) for t in finished]
+    rows = pa.concat_tables([records.REQUESTS.empty_table(), *taken], promote_options="default")
     samples = pa.concat_tables([pq.read_table(takings.samples_path(partial, t)) for t in finished])
     sources = rows["stamp_source"].value_counts().to_pylist()
     meta = meta | {

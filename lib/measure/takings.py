@@ -19,7 +19,8 @@ from lib.config import Level, Study
 from lib.measure import schedule, workload
 from lib.measure.clientplan import BURST, CLOSED, OPEN, STAGGER, Plan, Request
 
-Body = Callable[[str, int], tuple[str, dict[str, Any]]]  # prompt, output tokens -> path, JSON body
+# Prompt, output tokens and, where one is asked for, the adapter -> path, JSON body.
+Body = Callable[..., tuple[str, dict[str, Any]]]
 
 RAMP_SHARE = 0.25  # a closed level's starts are spread over this share of its seconds
 SPARE = 8  # requests prepared beyond twice those expected
@@ -109,11 +110,14 @@ def longest(study: Study) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Asked:
-    """The requests of one taking and what each of them planned; `turns`: place in its session, from 0, else None."""
+    """The requests of one taking and what each of them planned; `turns`: place in its session, from 0, else None;
+    `adapters`: the LoRA adapter asked for, None for the model itself.
+    """
 
     requests: tuple[Request, ...]
     prompts: tuple[workload.Prompt, ...]
     turns: tuple[int | None, ...]
+    adapters: tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,7 @@ class _One:
     think_s: float = 0.0
     after: str | None = None
     turn: int | None = None
+    adapter: str | None = None
 
 
 def ask(
@@ -149,7 +154,7 @@ def ask(
     ones = make(study, taking.level, tokenizer, count, warm, seed, common)
     requests = []
     for one in ones:
-        path, data = body(one.prompt.text, one.prompt.output_tokens)
+        path, data = body(one.prompt.text, one.prompt.output_tokens, *([one.adapter] if one.adapter else []))
         requests.append(
             Request(
                 id=f"{purpose}-{taking.key}-{one.name}",
@@ -161,7 +166,12 @@ def ask(
                 planned_output_tokens=one.prompt.output_tokens,
             )
         )
-    return Asked(tuple(requests), tuple(one.prompt for one in ones), tuple(one.turn for one in ones))
+    return Asked(
+        tuple(requests),
+        tuple(one.prompt for one in ones),
+        tuple(one.turn for one in ones),
+        tuple(one.adapter for one in ones),
+    )
 
 
 def _singles(
@@ -189,8 +199,20 @@ def _singles(
     made = workload.prompts(tokenizer, lengths, seed("text"), **common)
     think_s = 0.0 if warm else level.think_seconds or 0.0
     pauses = schedule.think_ns(len(dues), think_s, level.think_shape or "exponential", seed("think"))
-    several = zip(made, dues, pauses.tolist(), strict=True)
-    return [_One(prompt, str(i), due, pause / 1e9) for i, (prompt, due, pause) in enumerate(several)]
+    several = zip(made, dues, pauses.tolist(), adapters(level, len(dues), seed("adapters")), strict=True)
+    return [
+        _One(prompt, str(i), due, pause / 1e9, adapter=adapter)
+        for i, (prompt, due, pause, adapter) in enumerate(several)
+    ]
+
+
+def adapters(level: Level, count: int, seed: int) -> list[str | None]:
+    """Names of the adapters that so many requests ask for, drawn independently by the level's popularity."""
+    if level.adapters is None:
+        return [None] * count
+    names: list[str | None] = [loads.adapter_name(i) for i in range(level.adapters)]
+    weights = [1 / (i + 1) if level.popularity == "zipf" else 1.0 for i in range(level.adapters)]
+    return random.Random(seed).choices(names, weights, k=count)
 
 
 def _sessions(

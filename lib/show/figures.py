@@ -18,7 +18,17 @@ from lib import config, paths, records
 from lib.analyse import h100_tables, published, tables
 from lib.analyse.timeline import batch_over_time, timeline, ttft_samples
 from lib.errors import ConfigError, NoValue, RecordError
-from lib.show import plots, plots_claims, plots_h100, plots_headline, plots_quality, plots_time, style, verdict
+from lib.show import (
+    plots,
+    plots_claims,
+    plots_h100,
+    plots_headline,
+    plots_inside,
+    plots_quality,
+    plots_time,
+    style,
+    verdict,
+)
 from lib.show.draw import empty as draw_empty
 
 
@@ -95,8 +105,11 @@ def draw(study: Study, name: str) -> None:
         raise ConfigError(f"There is no figure {name!r}; figures are {', '.join(FIGURES)}.")
     # Where every launch failed or was set aside, or only other kinds of load were taken, the page still stands, with
     # empty pictures that say why.
-    rows = [] if name in ABOUT_H100 else verdict.contenders(study.facts)
-    if name in ABOUT_H100 or any(row["level"] for row in rows):
+    own = name in ABOUT_H100 or name in ABOUT_INSIDE
+    rows = [] if own else verdict.contenders(study.facts)
+    if name in ABOUT_INSIDE and not study.facts["inside"][ABOUT_INSIDE[name]]:
+        picture = draw_empty("No level of this study looks at this")
+    elif own or any(row["level"] for row in rows):
         picture = FIGURES[name](study)
     else:
         plain = f"a closed loop of workload {study.config.headline_workload!r} without pauses and burst"
@@ -141,6 +154,9 @@ FIGURES: dict[str, Callable[[Study], Any]] = {
     "ttft_distribution": _first_tokens,
     "timeline": _timeline,
     "batch": _batch,
+    "adapters": lambda s: plots_inside.adapters(s.facts["inside"]["lora"]),
+    "turns": lambda s: plots_inside.turns(s.facts["inside"]["sessions"]),
+    "intrusion": lambda s: plots_inside.intrusion(s.facts["inside"]["intrusion"]),
     "arithmetic": lambda s: plots_claims.implied_itl(published.claims()),
     "h100": lambda s: plots_claims.published_against_expected(
         pd.DataFrame(h100_tables.article_rows(s.of_article)), pd.DataFrame(published.references())
@@ -155,4 +171,5 @@ FIGURES: dict[str, Callable[[Study], Any]] = {
         h100_tables.factorial_table(s.of_article), float(s.facts["h100"]["ratio"]["own"]["value"])
     ),
 }
+ABOUT_INSIDE = {"adapters": "lora", "turns": "sessions", "intrusion": "intrusion"}  # shown where facts["inside"] has it
 ABOUT_H100 = ("arithmetic", "h100", "capacity", "cost", "factorial")  # drawn from data/ alone

@@ -15,6 +15,8 @@ def words(level: str) -> str:
     ('8 at once', '1.5 requests a second', '1 request a second, gaps of cv 2')
     >>> words("closed-8-think-2-burst"), words("sessions-4"), words("trace-open"), words("closed-50-on-calls")
     ('8 at once from the first moment, pausing 2 s', '4 sessions', 'the trace open', '50 at once, on calls')
+    >>> words("closed-4-lora-8-zipf")
+    '4 at once over 8 adapters, some asked more'
     """
     kind, _, rest = level.partition("-")
     if kind == "trace":
@@ -29,6 +31,9 @@ def words(level: str) -> str:
     said += f", gaps of cv {more[0].removeprefix('cv')}" if kind == "gamma" else ""
     exactly = "exactly " if "constant" in more else ""
     said += f", pausing {exactly}{more[more.index('think') + 1]} s" if "think" in more else ""
+    if "lora" in more:
+        count = more[more.index("lora") + 1]
+        said += f" over {count} adapter{'s' if count != '1' else ''}" + (", some asked more" if "zipf" in more else "")
     return said + (f", on {more[more.index('on') + 1]}" if "on" in more else "")
 
 

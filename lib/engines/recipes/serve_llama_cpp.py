@@ -30,6 +30,12 @@ def main() -> None:
     params.n_ctx = told["slots"] * told["slot_tokens"]
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = told["threads"]
     params.cache_prompt = told["prefix_cache"]
+    for which in ("cache_type_k", "cache_type_v"):
+        setattr(params, which, getattr(xllamacpp.ggml_type, f"GGML_TYPE_{told['kv_type'].upper()}"))
+    if told["step_tokens"]:
+        params.n_batch = params.n_ubatch = told["step_tokens"]
+    # At scale 0 each request chooses; one that does not gets the model itself. At 1 it would get all of them together.
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 0.0) for path in told["adapters"]]
     params.cache_ram_mib = 0        # the server's second prompt cache, in memory, would answer repeats unseen
     params.endpoint_metrics = True
     params.ui = False
