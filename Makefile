@@ -135,7 +135,7 @@ $(B)/06_%.ipynb: notebooks/06_%.ipynb $(B)/05_tables.ipynb $(DRAWING)
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
 # numbers, pictures -> prose
-$(PAGE): report/article.md $(wildcard report/template/*) $(B)/03_physics_and_prediction.ipynb $(B)/06_figures.ipynb $(B)/06_figures_h100.ipynb $(B)/06_figures_inside.ipynb $(wildcard lib/show/*.py)
+$(PAGE): report/article.md $(wildcard report/template/*) $(B)/03_physics_and_prediction.ipynb $(B)/06_figures.ipynb $(B)/06_figures_h100.ipynb $(wildcard lib/show/*.py)
 	@$(STUDY_PYTHON) -m lib.show.article $(PROFILE) $(DEPTH)
 
 env:  ## make the study's environment, and an engine's: make env ENGINE=vllm-0.6.2
