@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,3 +73,18 @@ def test_a_line_or_event_beyond_the_limit_is_refused(chunk):
         parser.feed(0, b": ok\n\n")
         for i in range(0, len(chunk), 7):
             parser.feed(1, chunk[i : i + 7])
+
+
+@pytest.mark.parametrize("line", [b"x" * 997, b"data:\n", b"data: x\n", b"event: x\n", b": ping\n", b"\r"])
+def test_memory_is_bounded_whatever_comes_without_an_end(line):
+    parser = SseParser(limit=20_000)
+    chunk = line * (10_000 // len(line))
+    tracemalloc.start()
+    try:
+        for _ in range(60):
+            parser.feed(0, chunk)
+    except EventTooLong:
+        pass
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < 500_000

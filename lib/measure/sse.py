@@ -30,7 +30,7 @@ class SseParser:
     __slots__ = ("_begun", "_clean", "_data", "_limit", "_name", "_size", "_skip_lf", "_tail")
 
     def __init__(self, limit: int = LIMIT) -> None:
-        self._tail = b""  # the unfinished line
+        self._tail = bytearray()  # the unfinished line
         self._data: list[bytes] = []  # data lines of the unfinished event
         self._name = ""
         self._size = 0
@@ -59,8 +59,8 @@ class SseParser:
     def finish(self, stamp: int) -> Event | None:
         """Return the event left without its blank line, or None; what it is worth is the caller's to say."""
         if self._tail:
-            self._field(self._tail)
-        self._tail = b""
+            self._field(bytes(self._tail))
+        self._tail = bytearray()
         events: list[Event] = []
         self._dispatch(stamp, events)
         return events[0] if events else None
@@ -72,10 +72,15 @@ class SseParser:
                 chunk = chunk[1:]
         if not chunk:
             return []
-        text = self._tail + chunk
+        if self._begun and b"\n" not in chunk and b"\r" not in chunk:
+            self._tail += chunk  # a long line is not copied anew for each read of it
+            if len(self._tail) > self._limit:
+                raise self._too_long(len(self._tail))
+            return []
+        text = bytes(self._tail) + chunk if self._tail else chunk
         if not self._begun:
             if len(text) < 3 and BOM.startswith(text):
-                self._tail = text
+                self._tail = bytearray(text)
                 return []
             self._begun = True
             if text[:3] == BOM:
@@ -84,7 +89,7 @@ class SseParser:
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = text.split(b"\n")
-        self._tail = lines.pop()
+        self._tail = bytearray(lines.pop())
         events: list[Event] = []
         for line in lines:
             if line:
@@ -105,7 +110,7 @@ class SseParser:
             value = value[1:]
         if field == b"data" or field == b"error":
             self._data.append(value)
-            self._size += len(value)
+            self._size += len(value) + 1  # its line end too: lines without a value would be gathered for ever
             if field == b"error":
                 self._name = "error"
             if self._size > self._limit:
