@@ -42,7 +42,8 @@ def plain(status: str, body: str, kind: str = "application/json") -> bytes:
     return f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
 
 
-Answer = Callable[[dict[str, str], dict[str, Any]], Iterable[bytes] | None]
+Piece = bytes | Callable[[socket.socket], object]
+Answer = Callable[[dict[str, str], dict[str, Any]], Iterable[Piece] | None]
 
 
 class Server:
@@ -107,7 +108,10 @@ class Server:
                     conn.close()
                     return
                 for piece in pieces:
-                    conn.sendall(piece)
+                    if callable(piece):
+                        piece(conn)  # to close half of it, or reset it
+                    else:
+                        conn.sendall(piece)
         except OSError:
             return
         finally:

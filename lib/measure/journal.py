@@ -53,13 +53,19 @@ class Writer:
         text = json.dumps(note or {}).encode()
         if len(text) > PAGE - NOTE_AT - 8:
             raise MeasureError(f"The journal's note is {len(text)} bytes; its page holds {PAGE - NOTE_AT - 8}.")
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
-            os.ftruncate(handle, size)
-            self._map = mmap.mmap(handle, size)
-        except BaseException:
-            os.close(handle)
-            raise
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                os.ftruncate(handle, size)
+                self._map = mmap.mmap(handle, size)
+            except BaseException:
+                os.close(handle)
+                raise
+        except OSError as error:
+            raise MeasureError(
+                f"The journal {path} of {size / 1e6:.0f} MB cannot be made ({error.strerror or error}): make its "
+                "folder writable, free space, or raise the account's limits (`ulimit -f`, `ulimit -v`)."
+            ) from error
         self._handle = handle
         self.path = path
         self.view = memoryview(self._map)

@@ -111,7 +111,9 @@ def decode(
         except (AttributeError, TypeError):
             failure = failure or "parse"
             continue
-        if token:
+        if token and done_ns is not None:
+            failure = failure or "tokens after the end"
+        elif token:
             event_ns.append(stamp)
             if visible_ns is None and tally.visible:
                 visible_ns = stamp
@@ -198,6 +200,9 @@ def _judge(
         return "failed", transport or "no answer"
     if response.status != 200:
         return "failed", f"http {response.status}"
+    coding = response.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        return "failed", f"content-encoding {coding}"  # nobody asked for it, and what is unpacked has no stamp
     if failure:
         return "failed", failure
     ended = (
@@ -210,8 +215,7 @@ def _judge(
     if not whole:
         return "truncated", transport or "cut stream"
     if not tokens:
-        first = next((piece for _, piece in response.pieces), b"")
-        if "json" in response.headers.get("content-type", "") and first.lstrip()[:1] == b"{":
+        if "event-stream" not in response.headers.get("content-type", "text/event-stream"):
             return "failed", "not a stream"
         return "empty", "no token event"
     if not ended:
