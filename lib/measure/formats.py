@@ -30,6 +30,18 @@ class Tally:
     last_chunk_usage: bool = False
     responses: int = 0  # chunks that stand for a token each, also where their text is empty; where a format has them
 
+    def say(self, text: str) -> None:
+        """Take more of the answer's text. Raises TypeError for what is no text."""
+        if not isinstance(text, str):
+            raise TypeError
+        self.text.append(text)
+
+    def end(self, reason: str) -> None:
+        """Take the reason why the answer ended. Raises TypeError for what is no text."""
+        if not isinstance(reason, str):
+            raise TypeError
+        self.finish = reason
+
 
 def completions(chunk: dict[str, Any], tally: Tally) -> bool:
     """Fold one OpenAI text completion chunk; True when it carries output."""
@@ -37,10 +49,10 @@ def completions(chunk: dict[str, Any], tally: Tally) -> bool:
     for choice in chunk.get("choices") or ():
         text = choice.get("text")
         if text:
-            tally.text.append(text)
+            tally.say(text)
             tally.visible = token = True
         if choice.get("finish_reason"):
-            tally.finish = choice["finish_reason"]
+            tally.end(choice["finish_reason"])
     return token
 
 
@@ -51,19 +63,19 @@ def chat(chunk: dict[str, Any], tally: Tally) -> bool:
         delta = choice.get("delta") or {}
         text = delta.get("content") or delta.get("refusal")
         if text:
-            tally.text.append(text)
+            tally.say(text)
             tally.visible = token = True
         if delta.get("reasoning_content") or delta.get("reasoning"):
             tally.reasoning = token = True
         for call in delta.get("tool_calls") or ():
             function = call.get("function") or {}
             if function.get("name") or function.get("arguments"):
-                tally.text.append((function.get("name") or "") + (function.get("arguments") or ""))
+                tally.say((function.get("name") or "") + (function.get("arguments") or ""))
                 tally.visible = token = True
         if "role" in delta and not token:
             tally.role = True
         if choice.get("finish_reason"):
-            tally.finish = choice["finish_reason"]
+            tally.end(choice["finish_reason"])
     return token
 
 
@@ -82,7 +94,7 @@ def llama_cpp(chunk: dict[str, Any], tally: Tally) -> bool:
                 "completion_tokens": chunk["tokens_predicted"],
             }
     if chunk.get("content"):
-        tally.text.append(chunk["content"])
+        tally.say(chunk["content"])
         tally.visible = True
         return True
     return False
@@ -93,7 +105,7 @@ def triton(chunk: dict[str, Any], tally: Tally) -> bool:
     text = chunk.get("text_output")
     tally.responses += text is not None
     if text:
-        tally.text.append(text)
+        tally.say(text)
         tally.visible = True
         return True
     return False
@@ -104,7 +116,8 @@ def triton_accumulated(chunk: dict[str, Any], tally: Tally) -> bool:
     text = chunk.get("text_output")
     tally.responses += text is not None
     if text and text != "".join(tally.text):
-        tally.text[:] = [text]
+        tally.text.clear()
+        tally.say(text)
         tally.visible = True
         return True
     return False

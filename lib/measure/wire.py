@@ -90,7 +90,7 @@ def decode(
             continue
         try:
             chunk = loads(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             if not data.strip():
                 continue
             chunk = _tolerant(data)
@@ -104,6 +104,7 @@ def decode(
             token = fold(chunk, tally)
             usage = chunk.get("usage")
             if usage:
+                _counts(usage)
                 tally.usage = usage
                 tally.last_chunk_usage = not chunk.get("choices")
                 if usage.get("completion_tokens") is not None:
@@ -119,14 +120,16 @@ def decode(
                 visible_ns = stamp
         elif role_ns is None and tally.role:
             role_ns = stamp
-    usage = tally.usage or {}
-    details = usage.get("completion_tokens_details") or {}
-    output, reasoning = usage.get("completion_tokens"), details.get("reasoning_tokens")
+    try:
+        given, output, reasoning = _counts(tally.usage or {})
+    except (AttributeError, TypeError):  # a format of its own may have filled it in
+        given = output = reasoning = None
+        failure = failure or "parse"
     status, cause = _judge(form, response, tally, failure or overlong, transport, len(event_ns), done_ns is not None)
     text = "".join(tally.text)
     counted_by = "server" if output is not None else None
     if output is None and not form.counts and count is not None and text:
-        output, counted_by = count(text), "tokenizer"
+        output, counted_by = count(_sendable(text)), "tokenizer"
     # A text does not always come back as the tokens it was made of: a response per token is as good a proof.
     right = output in (None, planned) or (counted_by == "tokenizer" and tally.responses == planned)
     if status == "complete" and planned is not None and not right:
@@ -135,17 +138,17 @@ def decode(
     shared = sum(a == b for a, b in pairwise(event_ns))
     return Answer(
         status=status,
-        cause=cause,
+        cause=_sendable(cause),
         http_status=response.status,
         event_ns=tuple(event_ns),
         event_tokens=event_tokens,
         role_ns=role_ns,
         visible_ns=visible_ns,
         done_ns=done_ns,
-        input_tokens=usage.get("prompt_tokens"),
+        input_tokens=given,
         output_tokens=output,
         reasoning_tokens=reasoning,
-        finish_reason=tally.finish,
+        finish_reason=None if tally.finish is None else _sendable(tally.finish),
         shared_reads=shared,
         single_read=len(event_ns) > 1 and shared == len(event_ns) - 1,
         usage_jump=jump,
@@ -177,8 +180,22 @@ def _tolerant(data: bytes) -> Any:
     """JSON by the standard library (which accepts NaN and lone surrogates, as some servers send), or None."""
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+def _counts(usage: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
+    """Input, output and reasoning tokens of a usage. Raises AttributeError or TypeError where they are no counts."""
+    details = usage.get("completion_tokens_details") or {}
+    found = usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("reasoning_tokens")
+    if any(n is not None and (type(n) is not int or not 0 <= n < 1 << 31) for n in found):
+        raise TypeError
+    return found
+
+
+def _sendable(text: str) -> str:
+    """Text without lone surrogates, which JSON may hold and neither a record nor a tokenizer can."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _error_cause(chunk: dict[str, Any]) -> str:
