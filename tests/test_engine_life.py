@@ -237,10 +237,17 @@ time.sleep(600)
     assert all(gone(pid) for pid in pids)
 
 
-def test_even_a_killed_guard_takes_the_server_along(tmp_path):
-    with Process([sys.executable, "-c", "import time; time.sleep(600)"], {}, tmp_path / "log") as server:
+def test_even_a_killed_guard_takes_the_server_along_and_its_children_follow(tmp_path):
+    code = "import subprocess; child = subprocess.Popen(['sleep', '600']); print(child.pid, flush=True); child.wait()"
+    with Process([sys.executable, "-c", code], {}, tmp_path / "log") as server:
+        while not server.text().strip():
+            time.sleep(0.02)
+        child = int(server.text())
         server._guard.kill()
-        assert gone(server.pid)
+        assert gone(server.pid) and alive(child)
+        with pytest.raises(EngineError, match="ended by itself"):
+            server.check_alive()
+    assert gone(child)
 
 
 def test_cores_are_kept(tmp_path):

@@ -6,6 +6,7 @@ behind all end in an empty process group. Rule: secrets travel in the environmen
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -128,7 +129,8 @@ class Process:
 
     def stop(self) -> None:
         """End the command and everything it started; return when nothing is left. May be called twice."""
-        if self._leash >= 0:
+        first = self._leash >= 0
+        if first:
             os.close(self._leash)
             self._leash = -1
         limit = time.monotonic() + END_S
@@ -138,6 +140,9 @@ class Process:
         if self._guard.poll() is None:
             self._guard.kill()          # its children carry a parent-death signal
             self._guard.wait()
+        if first and self.pid and self._guard.returncode < 0:
+            with suppress(ProcessLookupError):      # the guard was killed: its server died with it, the server's own
+                os.killpg(self.pid, signal.SIGKILL)     # children did not, and they share its process group
         if self._guard.stdout:
             self._guard.stdout.close()
 
