@@ -1,11 +1,14 @@
 """Execute one notebook by papermill, so that only a whole result appears under its name.
 
+Ended with its parent: a killed make leaves no measurement running behind it.
+
 What papermill alone does not do: refuse a parameter the notebook does not have (it only warns), tell a refusal of
 ours as a paragraph instead of a stack trace, and keep a failed copy from looking up to date to make.
 
     python -m lib.execute notebooks/02_measure.ipynb build/cpu/02_measure-vllm-bf16.ipynb profile=cpu launch=vllm-bf16
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -20,6 +23,7 @@ from traitlets.config import Config
 from lib import errors, paths
 from lib.errors import ConfigError, StudyError, tell
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 KERNEL_START_S = 120  # a busy laptop needs longer than papermill's minute
 
 
@@ -83,6 +87,8 @@ def main() -> None:
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
     )  # end like Ctrl-C: kernel first, no half file
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     source, target, *pairs = sys.argv[1:]
     execute(Path(source), Path(target), dict(pair.split("=", 1) for pair in pairs))
 

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -57,6 +59,28 @@ def test_unknown_parameter_is_refused_before_anything_runs(tmp_path):
     source = notebook(tmp_path / "a.ipynb", "1 / 0")
     with pytest.raises(ConfigError, match="has no parameter lunch; it knows x"):
         execute(source, tmp_path / "b.ipynb", {"lunch": "1"})
+
+
+def test_a_killed_make_leaves_no_notebook_running(tmp_path):
+    mark = tmp_path / "kernel"
+    source = notebook(
+        tmp_path / "a.ipynb",
+        f"import os, time, pathlib\npathlib.Path({str(mark)!r}).write_text(str(os.getpid()))\ntime.sleep(120)",
+    )
+    command = f"{sys.executable} -m lib.execute {source} {tmp_path / 'b.ipynb'}; true"
+    make = subprocess.Popen(["sh", "-c", command], cwd=paths.ROOT, start_new_session=True)
+    wait(lambda: mark.exists() and mark.read_text(), 60)
+    make.kill()
+    make.wait()
+    assert wait(lambda: not Path("/proc", mark.read_text()).exists(), 15)
+    assert not list(tmp_path.glob("b*"))
+
+
+def wait(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
 
 
 def test_a_killed_kernel_leaves_no_result(tmp_path):
