@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.errors import MeasureError
+from lib.records import write_whole
 
 CLOSED, OPEN = "closed", "open"
 STAGGER, BURST = "stagger", "burst"
@@ -114,7 +115,7 @@ class Plan:
         raw = asdict(self)
         for request in raw["requests"]:
             request["body"] = request["body"].decode("utf-8", "surrogateescape")
-        path.write_text(json.dumps(raw))
+        write_whole(path, json.dumps(raw).encode())
 
     @staticmethod
     def read(path: Path) -> "Plan":

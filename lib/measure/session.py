@@ -52,6 +52,9 @@ def take(profile: str, depth: str, name: str) -> dict[str, Any]:
         if already_taken(target, config.config_hash(study, launch)):
             return _outcome(study, launch, "measured", None)
         _clear(target, config.config_hash(study, launch))
+        for end in ("parquet", "telemetry.parquet", "outcome.json"):  # what a killed process was writing
+            for half in target.parent.glob(f".{name}.{end}*.tmp"):
+                half.unlink()
         if absent := engine.absent(launch):
             return _outcome(study, launch, "absent", absent)
         reason = engine.unavailable(launch)
