@@ -50,6 +50,8 @@ class Server:
     kv_per_request: float = 0.03        # share of the KV cache that one request holds
     gauge_factor: float = 1.0           # what the engine's running gauge says, over the truth
     client_cpu_share: float = 0.20      # of one core
+    others_cpu: float = 0.03            # cores that other programs use
+    throttled: bool = False             # the second of two GPUs slows down for heat
     preemptions: int = 0                # per taking
     dirty: bool = False
     engine_version: str = "vllm 0.32.0"
@@ -248,7 +250,9 @@ def _telemetry(server: Server, level: config.Level, run: int, repeat: int, rows:
                   "prefix_cache_hits_total": 10_000.0 * share * server.prefix_hits,
                   "engine_cpu_percent": 180.0, "engine_rss_bytes": 2e9,
                   "client_cpu_percent": 100 * server.client_cpu_share,
-                  "client_rss_bytes": 8e7, "host_cpu_percent": 95.0}
+                  "client_rss_bytes": 8e7, "host_cpu_percent": 95.0, "other_cpu_percent": 100 * server.others_cpu}
+        if server.throttled:
+            values |= {"gpu0_clock_reasons": 0.0, "gpu1_clock_reasons": 0x40 * (i % 2)}
         samples += [{"run": run, "repeat": repeat, "level": level.id, "t_ns": int(t), "name": n, "value": v}
                     for n, v in values.items()]
     return samples

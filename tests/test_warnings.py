@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from lib import records
@@ -29,6 +30,8 @@ def test_a_sound_level_raises_nothing(tmp_path):
     ({"lag_ms": 8.0}, "the client sent late: p99 lag 8 ms (above 5 ms)"),
     ({"client_cpu_share": 0.9}, "the client used 90% of a core (above 80%)"),
     ({"prefix_hits": 0.2}, "20.0% of prefix-cache queries hit"),
+    ({"others_cpu": 0.6}, "other programs used 0.6 of this computer's cores (above 0.25)"),
+    ({"throttled": True}, "throttled by heat or the board: GPU 1 in"),
     ({"tokens_per_event": 2}, "2 tokens per stream event"),
     ({"shared_share": 0.25}, "25% of token events came in one read"),
     ({"preemptions": 2}, "the engine preempted 2 requests in a taking"),
@@ -41,6 +44,24 @@ def test_a_sound_level_raises_nothing(tmp_path):
 def test_each_fault_is_named_with_its_next_step(tmp_path, faults, said):
     found = doubts_of(tmp_path, SHORT, **faults)
     assert any(doubt.startswith(said) and doubt.endswith(")") for doubt in found), found
+
+
+def test_a_count_below_the_events_is_named(tmp_path):
+    record = records.read(synthetic.write_launch(tmp_path, SHORT, synthetic.Server()))
+    found = [dataclasses.replace(t, columns=dict(t.columns) | {"output_tokens": t.columns["output_tokens"] / 2})
+             for t in takings.of_record(record)]  # fmt: skip
+    said = [str(d) for d in warnings.of_level(levels.Level("x", "closed-4", tuple(found), SHORT.sla), SHORT)]
+    assert any(text.startswith("the server counts 0.5 tokens per stream event") for text in said)
+
+
+def test_clean_studies_raise_at_most_one_false_doubt_in_twenty(tmp_path):
+    false = {}
+    for seed in range(20):
+        spread = tuple(np.random.default_rng(seed).lognormal(0.0, 0.02, 3))
+        found = doubts_of(tmp_path / str(seed), STUDY, seed=seed, taking_spread=spread, jitter=0.1)
+        if found:
+            false[seed] = found
+    assert len(false) <= 1, false
 
 
 def test_a_load_that_was_not_reached_is_named(tmp_path):

@@ -20,6 +20,7 @@ from lib.metrics import Columns
 ABOVE_PERCENTILE = 10  # requests above p95: with fewer the upper limit is one of the very largest values
 UNLIKE = 0.10  # first taking, halves, spread of takings: pyperf calls a benchmark unstable from 10 %
 LAG_S = 0.005  # the client's p99 lateness: a fifth of the article's 25 ms per token
+OTHERS_CPU = 0.25  # of one core: an idle system's own services take some hundredths
 CLIENT_CPU = 0.80  # of one core: above it a waiting client adds its own queue to every stamp
 PREFIX_HITS = 0.01  # more than chance: prompts that should be distinct share blocks
 TOKENS_PER_EVENT = 1.1  # above it the gaps between events are not those between tokens
@@ -128,7 +129,10 @@ def _course(level: Level, study: config.Study) -> list[Check]:
 def _instrument(level: Level) -> list[Check]:
     """Whether the client itself was in the way."""
     lag, cpu, shared = level.largest("lag_p99_s"), level.largest("client_cpu_share"), level.mean("shared_reads_share")
+    others = max((float(x.mean()) / 100 for t in level.takings if len(x := t.gauge("other_cpu_percent"))), default=0.0)
     return [
+        (others > OTHERS_CPU, f"other programs used {others:.2g} of this computer's cores (above {OTHERS_CPU:g})",
+         "end them and measure the level again"),
         (lag > LAG_S, f"the client sent late: p99 lag {lag * 1e3:.3g} ms (above {LAG_S * 1e3:g} ms)",
          "free a core for the client, or lower the load"),
         (cpu > CLIENT_CPU, f"the client used {cpu:.0%} of a core (above {CLIENT_CPU:.0%})",
@@ -143,6 +147,7 @@ def _engine(level: Level, study: config.Study) -> list[Check]:
     hits, per_event, preempted = (level.largest(c) for c in ("prefix_hit_share", "tokens_per_event", "preemptions"))
     agreed = [a.distance for t in level.takings if (a := agreement(t)) is not None and a.samples >= GAUGE_SAMPLES]
     off = max(agreed, default=0.0)
+    fewest = min((row["tokens_per_event"] for row in level.rows), default=1.0)
     return [
         (study.workloads[level.workload].prefix_cache == "avoid" and hits > PREFIX_HITS,
          f"{hits:.1%} of prefix-cache queries hit, prompts should share nothing", "check the prompts' first tokens"),
@@ -151,6 +156,8 @@ def _engine(level: Level, study: config.Study) -> list[Check]:
          "set `prefix_cache: true` in the launch's settings"),
         (per_event > TOKENS_PER_EVENT, f"{per_event:.3g} tokens per stream event",
          "use TPOT; gaps between events are no token gaps"),
+        (fewest < 1 / TOKENS_PER_EVENT, f"the server counts {fewest:.3g} tokens per stream event, and each holds one",
+         "do not trust its counts; TPOT and throughput rest on them"),
         (preempted > 0, f"the engine preempted {preempted:.0f} requests in a taking: its KV cache was full",
          "lower the load, or give the cache more memory"),
         (off > GAUGE_DISTANCE, f"the engine's running gauge is {off:.0%} off the batch rebuilt from token stamps",

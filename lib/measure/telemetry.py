@@ -15,6 +15,7 @@ import psutil
 from lib.engines.nvml import Gpus
 
 EVERY_S = 1.0
+LEAST_S = 0.5  # between two looks at the CPU: over less, the kernel's ticks of 10 ms say too little
 
 Sample = tuple[int, str, float]     # t_ns (monotonic), common name, value
 
@@ -37,7 +38,10 @@ class Sampler:
         self._family: dict[int, psutil.Process] = {}
         self._stop = threading.Event()
         self._samples: list[Sample] = []
+        self._me = psutil.Process()
+        self._me.cpu_percent()
         self._engine_use()                  # psutil's first answer is always 0
+        self._looked = 0.0
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
     def start(self) -> None:
@@ -59,7 +63,7 @@ class Sampler:
 
     def _run(self) -> None:
         psutil.cpu_percent()
-        due = time.monotonic()
+        self._looked = due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             due += EVERY_S
             self._take()
@@ -72,11 +76,18 @@ class Sampler:
         if rss:                             # nothing is left of an engine that died
             self._add("engine_cpu_percent", cpu)
             self._add("engine_rss_bytes", rss)
+        ours = cpu + self._me.cpu_percent()
         if self._clients:
             with suppress(psutil.Error):
-                self._add("client_cpu_percent", sum(client.cpu_percent() for client in self._clients))
+                used = sum(client.cpu_percent() for client in self._clients)
+                ours += used
+                self._add("client_cpu_percent", used)
                 self._add("client_rss_bytes", sum(client.memory_info().rss for client in self._clients))
-        self._add("host_cpu_percent", psutil.cpu_percent())
+        busy, now = psutil.cpu_percent(), time.monotonic()
+        self._add("host_cpu_percent", busy)
+        if now - self._looked > LEAST_S:    # of one core: what neither engine nor client nor this process used
+            self._add("other_cpu_percent", max(0.0, busy * (psutil.cpu_count() or 1) - ours))
+        self._looked = now
         for name, value in self._gpus.sample().items() if self._gpus else ():
             self._add(name, value)
 
