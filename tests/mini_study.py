@@ -4,8 +4,9 @@
 
 The stand-in streams like an engine at a steady pace. Its launch's settings make it misbehave: `dies_after` requests it
 exits in mid-stream, once (the file `died` in ROOT remembers); `fault` is one of those of paced_server.py; with
-`in_turn` it answers one request at a time; more than `crowd` at once make it slow. The environment variable CLIENTS
-forces the number of client processes.
+`in_turn` it answers one request at a time; more than `crowd` at once make it slow; with `worker` a child of it does the
+work. The environment variable CLIENTS forces the number of client processes, ROOM the
+bytes of disk that must be free.
 """
 
 import json
@@ -51,9 +52,10 @@ precision: {precision}
 artifact: smollm2-135m-gguf-f16
 environment: stand-in
 start_seconds: 20
-settings: {{dies_after: {dies_after}, fault: {fault}, in_turn: {in_turn}, crowd: {crowd}}}
+settings: {{dies_after: {dies_after}, fault: {fault}, in_turn: {in_turn}, crowd: {crowd},
+           worker: {worker}}}
 """
-SOUND = {"precision": "f16", "dies_after": 0, "fault": "none", "in_turn": "false", "crowd": 0}
+SOUND = {"precision": "f16", "dies_after": 0, "fault": "none", "in_turn": "false", "crowd": 0, "worker": "false"}
 
 
 class Settings(Strict):
@@ -61,6 +63,7 @@ class Settings(Strict):
     fault: str = "none"
     in_turn: bool = False
     crowd: int = 0
+    worker: bool = False
 
 
 class Paced(Engine):
@@ -86,6 +89,7 @@ class Paced(Engine):
             str(root / "artifacts" / ARTIFACT / "tokenizer.json"),
             str(int(self.own(launch).in_turn)),
             str(self.own(launch).crowd),
+            str(int(self.own(launch).worker)),
         ]
 
     def variables(self, launch, key):
@@ -138,6 +142,8 @@ def stand_in(root: Path) -> None:
     build.build = lambda name, progress=None: build.manifest(name)  # there is no recipe for the stand-in's weights
     hostprobe.probe = lambda: {"bandwidth_bytes_s": 1e12, "flop_s": {"float32": 1e11}, "cores": 2, "seconds": 0.0}
     base.LOOK_S = 0.05
+    if os.environ.get("ROOM"):
+        session.MIN_FREE_BYTES = int(os.environ["ROOM"])
     if os.environ.get("CLIENTS"):
         workers.workers_needed = lambda events_per_s, cores: int(os.environ["CLIENTS"])
     os.environ["STUDY_TERMINAL"] = "none"

@@ -1,9 +1,10 @@
 """A stand-in engine that streams one token every 10 ms, 30 ms after the request, and counts as its tokenizer does.
 
-PORT NAME DIES_AFTER MARK FAULT READY_PROMPT TOKENIZER IN_TURN CROWD
+PORT NAME DIES_AFTER MARK FAULT READY_PROMPT TOKENIZER IN_TURN CROWD WORKER
 
 FAULT, one of those below or none, holds for all but READY_PROMPT, by which a starter knows that it is ready. IN_TURN:
 with 1 it answers one request at a time, and the others wait. CROWD: with more at once (0: any number) it is slow.
+WORKER: with 1 a child answers, as vLLM's engine does, and what was started only waits for it.
 """
 
 import json
@@ -24,6 +25,8 @@ key = os.environ["KEY"]
 tokenizer = Tokenizer.from_file(sys.argv[7])
 alone = threading.Lock() if sys.argv[8] == "1" else nullcontext()
 crowd = int(sys.argv[9])
+if int(sys.argv[10]) and (child := os.fork()):
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
 served = at_once = 0
 counting = threading.Lock()
 

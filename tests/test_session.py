@@ -149,13 +149,6 @@ def test_two_client_processes_lose_and_double_nothing(root):
     assert not left_behind(root)
 
 
-def test_nothing_secret_and_no_answer_is_kept(root):
-    mini_study.prepare(root, good={})
-    assert take(root, "good", timeout=120).returncode == 0
-    kept = b"".join(p.read_bytes() for p in paths.RECORDS.rglob("*") if p.is_file())
-    assert b"Bearer" not in kept and b" word word" not in kept
-
-
 def test_a_server_that_dies_in_mid_level_loses_no_finished_level_and_is_resumed(root):
     mini_study.prepare(root, frail={"dies_after": 45}, good={})
     first = take(root, "frail")
@@ -187,32 +180,6 @@ def test_an_overload_is_measured_once_and_shown(root):
     left = [r for r in rows if r["phase"] == "measured" and r["status"] == "unfinished"]
     assert left and all(str(r["cause"]).startswith("cut") for r in left)
     assert meta["retaken"] == [] and len(meta["takings"]) == 1 and not list(paths.RECORDS.rglob("*.retaken*"))
-
-
-@pytest.mark.parametrize("after_s", [0.2, 1.5])
-def test_killed_at_any_moment_it_goes_on_where_it_stopped(root, after_s):
-    mini_study.prepare(root, good={}, undisturbed={})
-    process = started(root, "good")
-    partial = paths.partial("mini", "good")
-    limit = time.monotonic() + 90
-    while not finished_takings(partial) and time.monotonic() < limit:
-        time.sleep(0.05)
-    time.sleep(after_s)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    limit = time.monotonic() + 8  # the guard ends the server; the client gives up on it after two seconds
-    while left_behind(root) and time.monotonic() < limit:
-        time.sleep(0.1)
-    assert not left_behind(root)
-    assert not paths.record("mini", "good").exists()
-    assert finished_takings(partial)
-    assert take(root, "good").returncode == 0 and take(root, "undisturbed").returncode == 0
-    good, undisturbed = record("good"), record("undisturbed")
-    assert len(good.meta["takings"]) == 4 and good.meta["incomplete"] is None
-    levels = {(t["run"], t["repeat"], t["level"]) for t in undisturbed.meta["takings"]}
-    assert {(t["run"], t["repeat"], t["level"]) for t in good.meta["takings"]} == levels
-    by_id = {row[0]: row[1:] for row in asked(undisturbed.table)}
-    assert all(by_id.get(i, tuple(rest)) == tuple(rest) for i, *rest in asked(good.table))
 
 
 def test_a_search_finds_the_capacity_and_goes_on_where_it_was_killed(root):
