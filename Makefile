@@ -6,8 +6,20 @@ DEPTH ?= default
 STUDY := $(PROFILE)$(if $(filter-out default,$(DEPTH)),-$(DEPTH))
 PYTHON ?= python3
 
+# Names become parts of commands: letters, digits, dots, dashes and underscores alone.
+CHARACTERS := a b c d e f g h i j k l m n o p q r s t u v w x y z A B C D E F G H I J K L M N O P Q R S T U V W X Y Z \
+              0 1 2 3 4 5 6 7 8 9 . - _
+beyond = $(if $(1),$(call beyond,$(wordlist 2,99,$(1)),$(subst $(firstword $(1)),,$(2))),$(2))
+ODD := $(strip $(call beyond,$(CHARACTERS),$(PROFILE)$(DEPTH)$(LAUNCH)))
+ifneq ($(ODD),)
+$(error A profile, depth or launch has a name with other characters than letters, digits, dots, dashes and underscores)
+endif
+
 # What the rules below need to know about the profile: one launch per YAML file beside study.yaml.
 CONFIGS := $(wildcard config/$(PROFILE)/*.yaml)
+ifneq ($(strip $(call beyond,$(CHARACTERS) /,$(CONFIGS))),)
+$(error A file in config/$(PROFILE) has a name with other characters than letters, digits, dots, dashes and underscores)
+endif
 BY_NAME := $(filter-out study,$(basename $(notdir $(CONFIGS))))
 # They run in the order that study.yaml states, the rest by name.
 ORDER := $(shell sed -n '/^order:/,/^[^ ]/s/^  - \([^ ]*\).*/\1/p' config/$(PROFILE)/study.yaml 2>/dev/null)
@@ -38,7 +50,7 @@ export STUDY_MAX_COST := $(MAX_COST)
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: help report measured article plan lab test lint remeasure predict calibrate crosscheck harness picture shard-probe clean env check \
-        rehearse canary doctor publish verify-site compare
+        torture audit rehearse canary doctor publish verify-site compare
 
 ##@ The study
 
@@ -173,6 +185,20 @@ test: env  ## lint, types, unit tests, and the smoke profile with real engines
 	@$(PYTHON) lib/environments.py test
 	@$(MAKE) --no-print-directory lint
 	@.venvs/test/bin/python -m pytest
+
+torture: env  ## kill, flood and fuzz the study for hours: make torture [TRIALS=200] [SEED=1] [HOURS=8] [ONLY=kills]
+	@$(PYTHON) lib/environments.py test
+	@.venvs/test/bin/python -m tests.torture --trials $(or $(TRIALS),200) --seed $(or $(SEED),1) --hours $(or $(HOURS),8) $(if $(ONLY),--only $(ONLY))
+
+# What the engines' own locks carry is told and fails nothing: their versions are what is studied (SECURITY.md).
+ENGINE_LOCKS := $(wildcard envs/vllm*.txt envs/llama-cpp.txt)
+OUR_LOCKS := $(filter-out $(ENGINE_LOCKS) envs/torch-%,$(wildcard envs/*.txt))
+ACCEPTED = $(shell sed -n 's/^\([A-Z]*-[0-9A-Za-z-]*\)  *[^ ].*/--ignore-vuln \1/p' envs/accepted-advisories)
+audit:  ## look every locked package up among the published advisories (asks the network; see SECURITY.md)
+	@$(PYTHON) lib/environments.py audit
+	@for lock in $(OUR_LOCKS) $(ENGINE_LOCKS); do echo "$$lock"; \
+	.venvs/audit/bin/pip-audit -s osv --disable-pip --require-hashes --progress-spinner off $(ACCEPTED) -r $$lock || \
+	case " $(ENGINE_LOCKS) " in *" $$lock "*) ;; *) status=1;; esac; done; exit $${status:-0}
 
 lint:
 	@.venvs/test/bin/ruff check .

@@ -211,8 +211,8 @@ class Launch(Strict):
     @field_validator("name")
     @classmethod
     def _plain(cls, name: str) -> str:
-        if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
-            raise ValueError(f"{name!r} may hold only letters, digits, '-', '_' and '.'; it becomes a file name")
+        if not name or not all(c.isalnum() or c in "-_." for c in name) or name[0] in ".-":
+            raise ValueError(f"{name!r} may hold only letters, digits, '-', '_' and '.'; it becomes part of commands")
         return name
 
 
