@@ -27,7 +27,7 @@ def template(kind: str, folder: Path) -> Path:
     studies.prepare(kind, home / "study")
     if kind == "make":  # the same study by another way: the record must be the same
         reference = json.loads((template("worker", folder) / "reference.json").read_text())
-        (home / "reference.json").write_text(json.dumps(reference | {"seconds": 2 * reference["seconds"]}))
+        (home / "reference.json").write_text(json.dumps(reference | {"seconds": 1.5 * reference["seconds"]}))
         return home
     once = folder / f"undisturbed-{kind}"
     shutil.copytree(home / "study", once, symlinks=True)
@@ -98,6 +98,8 @@ def run(
         "trials": len(results),
         "kills": sum(a["role"] != "none" for a in attacks),
         "losses": [r for r in results if r["wrong"]],
+        "takings_kept": sum(r["kept"] for r in results),
+        "longest_s": max((r.get("took_s", 0.0) for r in results), default=0.0),
         "by_kind": dict(Counter(r["kind"] for r in results)),
         "by_victim": {f"{role} {number}": n for (role, number), n in
                       sorted(Counter((a["role"], a["signal"]) for a in attacks).items())},
