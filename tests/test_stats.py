@@ -104,12 +104,12 @@ def test_intervals_cover_the_truth(takings, requests, between):
     truth_median = 1.0  # of the logarithms: the takings' shifts are symmetric there
     p95 = median = 0
     for _ in range(500):
-        study = simulated_study(rng, takings, requests, between, correlation=0.2)
+        study = simulated_study(rng, takings, requests, between, correlation=0.3)
         e, m = stats.percentile_interval(study, 0.95), stats.median_interval(study)
         p95 += e.low <= truth_p95 <= e.high
         median += m.low <= truth_median <= m.high
-    assert 0.925 <= p95 / 500 <= 0.995, p95 / 500
-    assert 0.925 <= median / 500 <= 0.98, median / 500
+    assert 0.93 <= p95 / 500 <= 0.98, p95 / 500
+    assert 0.93 <= median / 500 <= 0.98, median / 500
 
 
 def test_false_alarms_of_the_comparison():
