@@ -56,10 +56,6 @@ def left_behind(root):
     return found.stdout.split()
 
 
-def finished_takings(partial):
-    return [p for p in partial.glob("r*.json") if "plan" not in p.name]
-
-
 def asked(table):
     """What a launch asked: ids, prompts and planned lengths of its measured requests."""
     names = ["request_id", "prompt_hash", "planned_input_tokens", "planned_output_tokens"]
