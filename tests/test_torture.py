@@ -7,9 +7,8 @@ from tests.torture import kills, streams
 
 @pytest.mark.slow
 def test_whatever_is_killed_nothing_is_lost(tmp_path):
-    mix = ("worker", "worker", "make", "worker")
-    result = kills.run(4, 5, tmp_path, mix)
-    assert result["trials"] == 4 and result["kills"] >= 3, kills.table(result)
+    result = kills.run(3, 5, tmp_path, ("worker", "worker", "make"))
+    assert result["trials"] == 3 and result["kills"] >= 2, kills.table(result)
     assert result["losses"] == [], kills.table(result)
 
 

@@ -80,7 +80,7 @@ def run(
     kinds = [kind for kind in mix if kind not in absent]
     for kind, reason in absent.items():
         tell(f"No trials with {kind}: {reason}.")
-    for kind in dict.fromkeys(kinds):
+    for kind in dict.fromkeys((kinds * trials)[:trials]):
         template(kind, folder)
     results: list[dict[str, Any]] = []
 
