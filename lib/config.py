@@ -194,6 +194,13 @@ class Container(Strict):
     digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
 
 
+class Card(Strict):
+    """What one GPU must have, where any will do that has it; without it a launch wants the H100s of its study."""
+
+    memory_gib: float = Field(gt=0)  # of the whole GPU, as its driver tells it
+    compute: float = Field(gt=0)  # compute capability: 8.9 is the first with FP8
+
+
 class Launch(Strict):
     """config/<profile>/<name>.yaml: one server, engine x precision."""
 
@@ -205,6 +212,7 @@ class Launch(Strict):
     environment: str  # which locked environment runs it, unless one of the next two says otherwise
     python: str | None = None  # an interpreter of the user's own that holds the engine
     container: Container | None = None
+    card: Card | None = None
     start_seconds: float = Field(gt=0)  # time limit for becoming ready
     settings: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
 

@@ -138,10 +138,13 @@ def launch_facts(
         "seconds until ready",
         positive=True,
     )
-    weight, took = artifact.get("bytes"), artifact.get("seconds")
+    # Random weights are made on the GPU: what lies on disk is a tokenizer.
+    unsized = meta.get("qualifier") or "the record names no artifact"
+    weight, took = None if meta.get("qualifier") else artifact.get("bytes"), artifact.get("seconds")
     return {
         "engine": meta["engine"],
         "precision": meta["precision"],
+        "qualifier": meta.get("qualifier"),
         "source": one.source,
         "versions": meta["versions"],
         "git": meta["git"],
@@ -158,11 +161,9 @@ def launch_facts(
                 "MB",
                 mark,
                 one.source,
-                reason=None if weight is not None else "the record names no artifact",
+                reason=None if weight is not None else unsized,
             ),
-            "build": number(
-                took, "s", mark, one.source, reason=None if took is not None else "its build time is unknown"
-            ),
+            "build": number(took, "s", mark, one.source, reason="its build time is unknown" if took is None else None),
         },
         "kv_cache": meta.get("kv_cache"),
         "switch": switch_facts(meta, mark, one.source),

@@ -7,14 +7,15 @@ somewhat beyond it is flagged and one far beyond it set aside. Nothing else stop
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lib import config, stats
-from lib.analyse import physics, published
+from lib.analyse import physics, published, shards
 from lib.analyse.collect import Measured
 from lib.analyse.levels import Level
-from lib.errors import StudyError
+from lib.errors import RecordError, StudyError
 
 # A probe of a few seconds on a shared machine may stay this far below what the machine can do, above all where a small
 # model lives in the caches; beyond it the record is more likely wrong than the probe.
@@ -37,7 +38,7 @@ class Limits:
 class Ceiling:
     """What a launch stands under; None with a reason where it is unknown."""
 
-    bound: physics.Bound | None
+    bound: physics.Bound | physics.Node | None
     source: str
     reason: str | None = None
 
@@ -67,12 +68,13 @@ def host_of(launches: Sequence[Measured]) -> Host:
 
 
 def ceiling(one: Measured, study: config.Study, host: Host) -> Ceiling:
-    """Find the physics a launch stands under: the specification where the profile is for GPUs, else the probe."""
-    hardware, precision = study.hardware, str(one.meta["precision"])
+    """Find the physics a launch stands under: where the profile is for GPUs the specification of those found, in the
+    layout that allows most; else the probe.
+    """
+    precision = str(one.meta["precision"])
     try:
-        if hardware.gpus:
-            specified = physics.bound(study.model.name, hardware.name, hardware.gpus, precision)
-            return Ceiling(specified, "data/hardware.yaml")
+        if study.hardware.gpus:
+            return Ceiling(_node_bound(study, one.meta["machine"]["gpus"], precision), "data/hardware.yaml")
         if host.bandwidth_bytes_s is None:
             return Ceiling(None, PROBE, host.reason)
         # Engines may multiply in int8, several times faster than in float32: without that rate memory alone bounds.
@@ -116,11 +118,44 @@ def beyond(level: Level, bound: Limits) -> tuple[str | None, bool]:
 
 def _host_bound(model: config.Model, precision: str, bandwidth_bytes_s: float, flop_s: float) -> physics.Bound:
     """Bound of the model as the config describes it: what was served counts, not a name in data/models.yaml."""
-    shape = physics.Model(**{name: getattr(model, name) for name in physics.Model.__dataclass_fields__})
     machine = physics.Machine(float("inf"), bandwidth_bytes_s, flop_s, flop_s, float("inf"))
-    entry = published.precision_entry(precision)
-    weights = physics.Format(*(float(entry[key]) for key in ("weight_bytes", "kv_bytes", "head_bytes")))
-    return physics.Bound(shape, machine, weights, 1)
+    return physics.Bound(_shape(model), machine, _format(published.precision_entry(precision)), 1)
+
+
+def _node_bound(study: config.Study, gpus: Sequence[Mapping[str, str]], precision: str) -> physics.Node:
+    """Bound of the study's GPUs, as the record names them.
+
+    Raises
+    ------
+    ConfigError, RecordError : GPUs of which no specification is known, or too few; a format without one.
+    """
+    count, names = study.hardware.gpus, [str(gpu["name"]) for gpu in gpus]
+    if len(names) < count:
+        raise RecordError(f"the record names {len(names)} GPUs and the profile is for {count}")
+    known = next((gpu for gpu in published.gpu_names() if shards.is_gpu(names[0], gpu)), None)
+    if known is None:
+        raise RecordError(f"no specification of {names[0]} is in hardware.yaml; it has {published.gpu_names()}")
+    entry = published.gpu_entry(known)
+    # What follows a format's first word tells recipes apart, and what the weights are worth, but not their bytes.
+    numbers = published.precision_entry(precision.partition("-")[0])
+    if numbers["flops"] not in entry["flop_s"]:
+        raise RecordError(f"no {numbers['flops']} rate of {names[0]} is known")
+    rates = (entry["flop_s"][numbers["flops"]], entry["flop_s"]["bf16"], entry["link_bytes_s"])
+    machine = physics.Machine(entry["memory_bytes"], entry["memory_bytes_s"], *rates)
+    splits = [(physics.Bound(_shape(study.model), machine, _format(numbers), tp), count // tp)
+              for tp in range(1, count + 1) if count % tp == 0]  # fmt: skip
+    held = tuple(split for split in splits if split[0].kv_capacity_tokens() >= 1)
+    if not held:
+        raise RecordError(f"by the specification of {known} the weights do not fit on {count} of them")
+    return physics.Node(held)
+
+
+def _shape(model: config.Model) -> physics.Model:
+    return physics.Model(**{name: getattr(model, name) for name in physics.Model.__dataclass_fields__})
+
+
+def _format(entry: Mapping[str, Any]) -> physics.Format:
+    return physics.Format(*(float(entry[key]) for key in ("weight_bytes", "kv_bytes", "head_bytes")))
 
 
 def _mean(level: Level, column: str) -> float:

@@ -7,6 +7,7 @@ rehearsal among measurements), a launch that the profile no longer has.
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,11 @@ def collect(study: config.Study, folder: Path) -> tuple[list[Measured], list[Mis
             if early:
                 missing.append(Missing(name, "incomplete", f"{early} {_finished(one, study)}"))
     return found, missing
+
+
+def qualifier(launches: Sequence[Measured]) -> str | None:
+    """Say what must stand beside every number of a study's records, as "random weights: speed only"; None for most."""
+    return "; ".join(sorted({str(said) for one in launches if (said := one.meta.get("qualifier"))})) or None
 
 
 def telemetry_of(record: records.Record) -> pd.DataFrame:

@@ -85,5 +85,14 @@ def headline(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(flat, columns=list(HEADLINE))
 
 
+def qualified(frame: pd.DataFrame, said: Mapping[str, str]) -> pd.DataFrame:
+    """Add a column `qualifier` where a row's launch, or one of the two that it compares, has one in `said`."""
+    if not said:
+        return frame
+    names = [column for column in ("launch", "a", "b") if column in frame]
+    rows = frame[names].itertuples(index=False, name=None)
+    return frame.assign(qualifier=["; ".join(sorted({said[n] for n in row if n in said})) for row in rows])
+
+
 def _who(one: Measured) -> dict[str, Any]:
     return {"launch": one.name, "engine": one.meta["engine"], "precision": one.meta["precision"]}

@@ -278,6 +278,11 @@ def gpu_entry(name: str, path: Path = DATA / "hardware.yaml") -> dict[str, Any]:
     return _section(path, "gpus", name, "GPU", GPU_FIELDS)
 
 
+def gpu_names(path: Path = DATA / "hardware.yaml") -> list[str]:
+    """Names of the GPUs in data/hardware.yaml."""
+    return list(_yaml(path)["gpus"])
+
+
 def precision_entry(name: str, path: Path = DATA / "hardware.yaml") -> dict[str, Any]:
     """Bytes per weight, per KV element and per head weight of a number format, and which peak multiplies it."""
     return _section(path, "precisions", name, "precision", PRECISION_FIELDS)

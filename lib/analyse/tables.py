@@ -32,7 +32,7 @@ from lib.analyse import (
     warnings,
     world,
 )
-from lib.analyse.collect import Measured, Missing, collect
+from lib.analyse.collect import Measured, Missing, collect, qualifier
 from lib.analyse.timeline import Agreement, batch_over_time, requests, timeline, ttft_samples
 from lib.errors import RecordError
 
@@ -91,7 +91,7 @@ def show(table: str, profile: str, depth: str = "default") -> pd.DataFrame:
     for column in SEEN[table].split():
         if (why := f"{column}_reason") in frame and (few := frame[why].map(facts.unsupported)).any():
             frame[column] = frame[column].astype(object).mask(few, "unsupported")
-    return frame[[*SEEN[table].split(), *(["mark"] if "mark" in frame else [])]]
+    return frame[[*SEEN[table].split(), *(name for name in ("qualifier", "mark") if name in frame)]]
 
 
 def build(
@@ -152,6 +152,7 @@ def build(
         "crosscheck": crosscheck.facts(crosschecked, judged[0].one.meta["machine"]),
         "inside": inside.facts([(j.one, j.levels) for j in kept], study, assemble.mark_of(study)),
     }
+    written["study"]["qualifier"] = qualifier(found)
     written["quality"] = quality.facts(scored or {}, study, assemble.mark_of(study))
     written["tradeoff"] = tradeoff.rows(written, assemble.mark_of(study))
     written["h100"] = h100.h100_facts(of_article(written)) if about_h100 is None else dict(about_h100)
@@ -165,7 +166,9 @@ def build(
         "quality": quality.frame(written["quality"]["launches"]),
         "tradeoff": tradeoff.frame(written["tradeoff"]),
     }
+    said = {one.name: one.meta.get("qualifier") for one in found}
     for name, frame in made.items():
+        frame = frames.qualified(frame, {launch: text for launch, text in said.items() if text})
         _write(out / f"{name}.csv", frame if study.kind == "measured" else frame.assign(mark=REHEARSAL))
     text = json.dumps(written, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     records.write_whole(out / "facts.json", (text + "\n").encode())

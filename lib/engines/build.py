@@ -47,6 +47,7 @@ class Recipe:
     source: str | None = None       # the artifact it starts from
     environment: str = "quantize"   # whose interpreter runs the script
     fetched: bool = False           # from the model's hub, or found in a folder of the user's
+    random: bool = False            # shapes alone: the engine makes up the weights, and answers mean nothing
 
 
 ARTIFACTS = {
@@ -74,7 +75,13 @@ ARTIFACTS = {
     "llama-3-70b-instruct-fp8": Recipe(
         "fetch_model.py", "fp8-static", 72_700_000_000, 1800, environment="study", fetched=True,
         scheme="neuralmagic/Meta-Llama-3-70B-Instruct-FP8@main"),
+    # Llama-3-70B's shapes for one GPU, without weights: numbers, a tokenizer of 128,256 entries, and nothing gated.
+    "llama-3-70b-random-fp8": Recipe(
+        "shape_llama_3_70b.py", "fp8-static, random", 10_000_000, 5, "fp8", "smollm2-135m-bf16", random=True),
+    "llama-3-70b-random-int4": Recipe(
+        "shape_llama_3_70b.py", "awq-int4, random", 10_000_000, 5, "int4", "smollm2-135m-bf16", random=True),
 }
+SPEED_ONLY = "random weights: speed only"       # stands wherever a number of such an artifact does
 
 
 def recipe(artifact: str) -> Recipe:
@@ -87,6 +94,11 @@ def recipe(artifact: str) -> Recipe:
     if artifact not in ARTIFACTS:
         raise ConfigError(f"There is no recipe for artifact {artifact!r}. Artifacts: {', '.join(ARTIFACTS)}.")
     return ARTIFACTS[artifact]
+
+
+def qualifier(artifact: str) -> str | None:
+    """Return what must stand beside every number of an artifact, or None: random weights say nothing of quality."""
+    return SPEED_ONLY if recipe(artifact).random else None
 
 
 def holding(stored: str) -> list[str]:

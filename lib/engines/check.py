@@ -5,7 +5,8 @@ python -m lib.engines.check cpu full [here]
 
 import sys
 
-from lib import config, paths
+from lib import config, depths, paths
+from lib.engines import registry
 from lib.engines.rehearse import engine as rehearse
 from lib.errors import ConfigError, tell
 
@@ -54,7 +55,27 @@ def check_here(profile: str, depth: str) -> None:
             f"Nothing of profile {profile} can run on this computer, and records/{study.name}/ holds no record. "
             f"{reasons[0]} `make plan PROFILE={profile}` prints every command and what it would cost; records taken "
             f"elsewhere go into records/{study.name}/ and are read from there."
+            + (f" {said}" if (said := what_fits(profile)) else "")
         )
+
+
+def for_this_gpu() -> dict[str, list[str]]:
+    """Return the profiles that are for any one GPU, each with its launches that fit the GPU of this computer."""
+    found = {}
+    for profile in config.profiles():
+        launches = [config.load_launch(profile, name) for name in config.launch_names(profile)]
+        if launches and all(one.card for one in launches):
+            found[profile] = [one.name for one in launches if not registry.of(one).absent(one)]
+    return found
+
+
+def what_fits(profile: str) -> str | None:
+    """Say which profiles fit this computer's GPU, for one that any GPU may run; None for all others."""
+    found = for_this_gpu()
+    if profile not in found or not any(found.values()):
+        return None
+    fitting = "; ".join(f"{name} ({', '.join(launches)})" for name, launches in found.items() if launches)
+    return f"What fits this computer's GPU: {fitting}. Each is a study of its own: make report PROFILE=..."
 
 
 def main() -> None:
@@ -63,6 +84,8 @@ def main() -> None:
     check(profile, depth)
     if rest == ["here"]:
         check_here(profile, depth)
+        if depth not in depths.IMPLIED and (said := what_fits(profile)):
+            print(said, flush=True)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,13 @@ from typing import Any
 
 from lib import config, paths
 from lib.config import Launch, Study
-from lib.engines import build, computer, nvml
+from lib.engines import build, cards, computer, nvml
 from lib.errors import ConfigError, tell
 
 OK, DOUBT, WRONG, UNKNOWN = "ok", "doubt", "wrong", "unknown"
 CUDA = {  # what each engine version was built for; a driver of the same major version runs it
     ("vllm", "0.6.2"): (12, 1),
+    ("vllm", "0.24.0"): (13, 0),  # cuda-toolkit of its lock
     ("tensorrt_llm", "0.12.0"): (12, 5),
     ("tensorrt_llm", "1.2.1"): (13, 1),
 }
@@ -63,6 +64,7 @@ def gpus(study: Study, launches: list[Launch]) -> Iterator[Finding]:
             return
         about = found.about()
         yield _count(about, study)
+        yield from _cards(about, launches)
         yield from _driver(found.driver(), launches)
         if wanted > 1:
             yield _links(about, found.unlinked())
@@ -80,6 +82,17 @@ def _count(about: list[dict[str, Any]], study: Study) -> Finding:
         return Finding("GPUs", DOUBT, said, f"the profile is written for {study.hardware.name}: records will name what "
                        "was found, and bounds and predictions will not fit")  # fmt: skip
     return Finding("GPUs", OK, said)
+
+
+def _cards(about: list[dict[str, Any]], launches: list[Launch]) -> Iterator[Finding]:
+    """Which launches that any GPU may run fit this one."""
+    told = [{"name": str(one["name"]), "memory_mib": str((one["memory_bytes"] or 0) / (1 << 20)),
+             "compute": str(one["compute"])} for one in about]  # fmt: skip
+    asked = {launch.name: cards.none_fits(launch.card, told) for launch in launches if launch.card}
+    fitting, large = [n for n, why in asked.items() if not why], {n: why for n, why in asked.items() if why}
+    if asked:
+        said = f"{', '.join(fitting) or 'no launch'}" + "".join(f"; not {name}: {why}" for name, why in large.items())
+        yield _if(not fitting, "what fits", said, WRONG, "make report PROFILE=one-gpu, whose model is small")
 
 
 def _driver(told: dict[str, Any], launches: list[Launch]) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from lib import environments, paths
 from lib.config import Container, Launch
-from lib.engines import build, computer, containers, cores, flags, made
+from lib.engines import build, cards, computer, containers, cores, flags, made
 from lib.engines.base import Engine, Server, Tell
 from lib.engines.made import Step
 from lib.engines.process import OWN_PYTHON
@@ -28,16 +28,22 @@ QUIET = {
 }
 
 
+ASKED = {"name": "name", "memory.total": "memory_mib", "compute_cap": "compute"}     # nvidia-smi's words, ours
+
+
 def found() -> list[dict[str, str]]:
-    """NVIDIA GPUs as the driver lists them: name, memory in MiB; empty without a driver."""
-    asked = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    lines = done.stdout.strip().splitlines() if done.returncode == 0 else []
-    return [dict(zip(("name", "memory_mib"), (cell.strip() for cell in line.split(",")), strict=False))
-            for line in lines]
+    """NVIDIA GPUs as the driver lists them: name, memory in MiB, compute capability; empty without a driver."""
+    for fields in (list(ASKED), list(ASKED)[:2]):       # drivers before 2021 do not know the third
+        asked = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+        try:
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return []
+        if done.returncode == 0:
+            names = [ASKED[field] for field in fields]
+            return [dict(zip(names, (cell.strip() for cell in line.split(",")), strict=False))
+                    for line in done.stdout.strip().splitlines()]
+    return []
 
 
 class GpuEngine(Engine):
@@ -85,6 +91,9 @@ class GpuEngine(Engine):
     def absent(self, launch: Launch) -> str | None:
         """Why this computer can never run the launch: it lacks the GPUs."""
         wanted, here = self.gpus(launch), found()
+        if launch.card:
+            why = cards.none_fits(launch.card, here)
+            return f"{self.title} {self.version_name} at {launch.precision} does not fit: {why}." if why else None
         fit = [gpu for gpu in here if self.gpu in gpu["name"]]
         if len(fit) >= wanted:
             return None
@@ -105,7 +114,7 @@ class GpuEngine(Engine):
 
     def memory_bytes(self, launch: Launch) -> int:
         """Host memory while loading: every worker reads the weights through the page cache, which can be given back."""
-        return 64_000_000_000
+        return 10_000_000_000 if launch.card else 64_000_000_000    # one worker; weights small, or made on the GPU
 
     def executable(self, launch: Launch, name: str) -> str:
         """Path of a program: in the container by its name, else beside the launch's interpreter."""

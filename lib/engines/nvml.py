@@ -51,9 +51,11 @@ class Gpus:
         wrong = _said(pynvml.nvmlDeviceGetTotalEccErrors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
                       pynvml.NVML_VOLATILE_ECC)  # fmt: skip
         mig = _said(pynvml.nvmlDeviceGetMigMode, handle)
+        capability = _said(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
         processes = _said(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
         return {
             "name": _said(pynvml.nvmlDeviceGetName, handle),
+            "compute": "{}.{}".format(*capability) if capability else None,
             "memory_bytes": memory.total if memory else None,
             "memory_used_bytes": memory.used if memory else None,
             "power_limit_w": _scaled(_said(pynvml.nvmlDeviceGetPowerManagementLimit, handle), 1e-3),

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lib import paths
 from lib.config import Launch, Strict
-from lib.engines import flags, inside, talk
+from lib.engines import build, flags, inside, talk
 from lib.engines.base import Server
 from lib.engines.gpu import QUIET, GpuEngine
 from lib.engines.process import OWN_PYTHON
@@ -45,6 +45,8 @@ class Settings(Strict):
 OLD, NEW = ("num_scheduler_steps", "swap_space_gib"), ("stream_interval", "async_scheduling", "api_servers")
 
 
+RANDOM = "dummy"            # its word for weights that are made up while loading
+TOLD = ("None", "compressed-tensors")       # what a checkpoint says of itself
 COUNTED = {
     "running": ("vllm:num_requests_running",),
     "waiting": ("vllm:num_requests_waiting",),
@@ -68,6 +70,9 @@ class VllmCuda(GpuEngine):
         "bf16": Precision("bf16", ()),
         "fp8": Precision("fp8-static", ()),
         "int4": Precision("awq-int4", ()),
+        "int4-w4a16": Precision("w4a16-int4", ()),      # groups of 64, by compressed-tensors
+        "fp8-random-weights": Precision("fp8-static, random", ()),
+        "int4-random-weights": Precision("awq-int4, random", ()),
     }
 
     metrics: ClassVar = COUNTED | {
@@ -124,7 +129,8 @@ class VllmCuda(GpuEngine):
             "--served-model-name", launch.name, "--host", "127.0.0.1", "--port", str(port),
             "--tensor-parallel-size", str(own.tensor_parallel), "--distributed-executor-backend", "mp",
             "--dtype", own.dtype, "--kv-cache-dtype", own.kv_cache_dtype,
-            *(["--quantization", self._quantization(launch)] if launch.precision in ("int4", "fp8") else []),
+            *(["--load-format", RANDOM] if build.recipe(launch.artifact).random else []),
+            *(["--quantization", quantization] if (quantization := self._quantization(launch)) not in TOLD else []),
             "--max-model-len", str(own.max_model_len), "--max-num-seqs", str(own.max_num_seqs),
             "--max-num-batched-tokens", str(own.max_num_batched_tokens),
             "--gpu-memory-utilization", f"{own.gpu_memory_utilization:g}",
@@ -135,7 +141,8 @@ class VllmCuda(GpuEngine):
     def _quantization(self, launch: Launch) -> str:
         """Return its name as the engine logs it; AWQ on the Marlin kernel is called otherwise since 0.6.2."""
         awq = "awq_marlin" if self.old else "auto_awq"
-        return {"int4": awq, "fp8": "fp8"}.get(launch.precision, "None")
+        stored = {"int4": awq, "fp8": "fp8", "int4-w4a16": "compressed-tensors"}
+        return stored.get(launch.precision.removesuffix("-random-weights"), "None")
 
     def _old_options(self, own: Settings) -> list[str]:
         return [
@@ -196,6 +203,8 @@ class VllmCuda(GpuEngine):
             claim("prefix cache", own.prefix_cache, first(r"\benable_prefix_caching=(\w+)", line), said),
             claim("eager", not own.cuda_graphs, first(r"\benforce_eager=(\w+)", line), said),
         ]
+        if build.recipe(launch.artifact).random:
+            rows.append(claim("weights", RANDOM, first(r"\bload_format=(\w+)", line), f"{said}, load_format"))
         if self.old:
             rows += [
                 claim("scheduler steps", own.num_scheduler_steps, first(r"\bnum_scheduler_steps=(\d+)", line), said),

@@ -55,8 +55,9 @@ def send(profile: str) -> str:
 
 
 def first(study: Study) -> Launch:
-    """Return the launch that runs first."""
-    return config.load_launch(study.profile, config.run_order(study)[0])
+    """Return the launch that runs first: of those that this computer can run, or of all where it can run none."""
+    launches = [config.load_launch(study.profile, name) for name in config.run_order(study)]
+    return next((one for one in launches if not registry.of(one).absent(one)), launches[0])
 
 
 def sang(study: Study, launch: Launch) -> str:

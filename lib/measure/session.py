@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from lib import config, paths, records
 from lib.config import Launch, Study
-from lib.engines import doctor, prepare
+from lib.engines import build, doctor, prepare
 from lib.engines.rehearse import engine as rehearse
 from lib.errors import EngineError, MeasureError, StudyError
 from lib.measure import budget, hostprobe, probes, provenance, rehearsal, serve, takings
@@ -146,6 +146,7 @@ def _meta(study: Study, launch: Launch) -> dict[str, Any]:
         "launch": launch.name,
         "engine": launch.engine,
         "precision": launch.precision,
+        "qualifier": build.qualifier(launch.artifact),
         "config": {"study": study.model_dump(mode="json"), "launch": launch.model_dump(mode="json")},
         "config_hash": config.config_hash(study, launch),
         "machine": provenance.machine(),

@@ -7,6 +7,7 @@ every request and every script but the explorer's, by their hashes. Markdown is 
 anyway; mathematics becomes MathML.
 """
 
+import html
 import json
 import re
 import sys
@@ -29,6 +30,7 @@ COMMAND = re.compile(r"&#96;(make [a-z]+)&#96;")  # the study's own commands in 
 HELD = re.compile(r"<!--held (\d+)-->")
 CORES_APART = 4  # from here on the client has cores of its own
 TABLE = re.compile(r"(<table[^>]*>\s*)(<caption>)?")
+WHOLE_TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
 REFERENCE = re.compile(r"<!--figure ([\w-]+)-->")
 
 
@@ -70,7 +72,7 @@ def render(
     RecordError : a figure or table that is not there, or a page that cannot be written.
     """
     kind = "measured" if facts["study"]["kind"] == "measured" else "rehearsed"
-    page, shown, world = Page(figures, tables, kind), pathed(facts), templates()
+    page, shown, world = Page(figures, tables, kind, limited(facts)), pathed(facts), templates()
     places = {"figure": page.figure, "see": page.see, "html": page.hold, "table": page.table}
     try:
         told = {
@@ -83,7 +85,7 @@ def render(
         }
         prose = world.get_template("article.md").render(**shown, **places, **told, facts=shown)
         body, contents = page.compose(prose)
-        html = world.get_template("page.html.j2").render(
+        whole = world.get_template("page.html.j2").render(
             title=shown["study"]["title"],
             study=shown["study"],
             body=Markup(body),
@@ -98,7 +100,7 @@ def render(
             f"report/article.md needs the fact {name!r}, which facts.json does not have. "
             f"Run `make report`, which makes it, or take the sentence out of the article."
         ) from error
-    records.write_whole(out, html.encode())
+    records.write_whole(out, whole.encode())
     return out
 
 
@@ -173,6 +175,16 @@ def as_text(value: Any) -> Any:
     return Markup(COMMAND.sub(r"<code>\1</code>", ACTIVE.sub(lambda m: f"&#{ord(m[0])};", str(value))))
 
 
+def limited(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Words by which a table is known to hold numbers that are limited, each with what they are limited to."""
+    return {
+        str(word): str(launch["qualifier"])
+        for name, launch in facts["launches"].items()
+        if launch.get("qualifier")
+        for word in (name, launch["precision"])
+    }
+
+
 def configured(key: str) -> str:
     """Put a contender's key of the H100 facts in words: tensorrt_llm_fp8 -> TensorRT-LLM fp8."""
     name = max((n for n in style.ENGINES if key.startswith(n.replace("-", "_") + "_")), key=len, default=None)
@@ -190,8 +202,8 @@ def fleet_name(key: str) -> str:
 class Page:
     """One rendering: what was put aside for Markdown not to touch, and the figures in their order."""
 
-    def __init__(self, figures: Path, tables: Path, kind: str) -> None:
-        self.figures, self.tables, self.kind = figures, tables, kind
+    def __init__(self, figures: Path, tables: Path, kind: str, limited: Mapping[str, str] | None = None) -> None:
+        self.figures, self.tables, self.kind, self.limited = figures, tables, kind, limited or {}
         self.held: list[str] = []
         self.order: list[str] = []
 
@@ -231,9 +243,18 @@ class Page:
         )
         while HELD.search(text):
             text = HELD.sub(lambda m: self.held[int(m[1])], text)
-        if self.kind == "rehearsed":
-            text = TABLE.sub(lambda m: f"{m[1]}<caption><b>REHEARSAL</b> {'' if m[2] else '</caption>'}", text)
+        text = WHOLE_TABLE.sub(self._stamped, text)
         return REFERENCE.sub(self._number, text), renderer.headings
+
+    def _stamped(self, table: re.Match[str]) -> str:
+        """Put into a table's caption that it is a rehearsal's, and what its numbers are limited to."""
+        text, words = table[0], ["REHEARSAL"] * (self.kind == "rehearsed")
+        read = html.unescape(text) if self.limited else ""
+        words += sorted({said for word, said in self.limited.items() if re.search(rf"\b{re.escape(word)}\b", read)})
+        if not words:
+            return text
+        said = Markup(" ").join(Markup("<b>{}</b>").format(word) for word in words)
+        return TABLE.sub(lambda m: f"{m[1]}<caption>{said} {'' if m[2] else '</caption>'}", text, count=1)
 
     def _number(self, found: re.Match[str]) -> str:
         if found[1] not in self.order:

@@ -114,7 +114,8 @@ def draw(study: Study, name: str) -> None:
     else:
         plain = f"a closed loop of workload {study.config.headline_workload!r} without pauses and burst"
         picture = draw_empty("No launch of this study has " + (plain if rows else "a level to show"))
-    style.save(picture, study.figures, name, kind=study.config.kind)
+    qualifier = None if name in ABOUT_H100 else study.facts["study"].get("qualifier")
+    style.save(picture, study.figures, name, kind=study.config.kind, qualifier=qualifier)
 
 
 def _first_tokens(study: Study) -> Any:

@@ -277,22 +277,24 @@ def figure_of(drawn: Any) -> Figure:
     return figure
 
 
-def save(drawn: Any, folder: Path, name: str, *, kind: str) -> Path:
+def save(drawn: Any, folder: Path, name: str, *, kind: str, qualifier: str | None = None) -> Path:
     """Write a figure as <name>.svg and <name>.png, each whole or not at all, and return the path of the SVG.
 
     Parameters
     ----------
     drawn : what a plot function returned.
     kind : the study's kind; a `rehearsal` is stamped across the picture.
+    qualifier : what the records' numbers are limited to, stamped beneath it.
 
     Raises
     ------
     RecordError : a folder that cannot be written to.
     """
     figure = figure_of(drawn)
-    if kind == "rehearsal":
+    stamps = [("REHEARSAL", 58, 0.5)] * (kind == "rehearsal") + ([(qualifier, 21, 0.3)] if qualifier else [])
+    for text, size, y in stamps:
         figure.text(
-            0.5, 0.5, "REHEARSAL", fontsize=58, color=SLA, alpha=0.22, rotation=24, ha="center", va="center", zorder=99
+            0.5, y, text, fontsize=size, color=SLA, alpha=0.22, rotation=24, ha="center", va="center", zorder=99
         )
     told = {"Title": figure.get_suptitle().replace("\n", " "), "Description": str(figure.get_label())}
     for suffix, undated in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):

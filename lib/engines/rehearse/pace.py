@@ -2,7 +2,8 @@
 
 Decoding takes the predicted time per output token at that many in flight (workload `headline`); prompts take the
 predicted first-token time of one request alone, by their length. Their sum errs where both meet, which is good enough:
-nothing rehearsed says anything about an engine. Refused: a contender for which there is no prediction.
+nothing rehearsed says anything about an engine; so a layout that nothing was predicted for keeps the pace of TP8.
+Refused: a contender for which there is no prediction.
 """
 
 import csv
@@ -69,7 +70,8 @@ def read(config: str, layout: str = "TP8", folder: Path = paths.DATA) -> Pace:
     ConfigError : no such prediction.
     """
     with (folder / "predictions.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["config"] == config and row["layout"] == layout]
+        of = [row for row in csv.DictReader(file) if row["config"] == config]
+    rows = [row for row in of if row["layout"] == layout] or [row for row in of if row["layout"] == "TP8"]
     rows = [row for row in rows if row["policy"] == "chunked" and row["tpot_mean_s"] and row["ttft_p50_s"]]
     decode = {float(r["concurrency"]): float(r["tpot_mean_s"]) for r in rows if r["workload"] == "headline"}
     prefill = {int(r["isl"]): float(r["ttft_p50_s"]) for r in rows if r["concurrency"] == "1" and "session" not in

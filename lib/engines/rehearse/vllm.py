@@ -47,6 +47,7 @@ class Settings:
     prefix_cache: bool
     quantization: str
     cache: str
+    weights: str
     tp: int
     eager: bool
     old: bool
@@ -87,6 +88,7 @@ def settings(line: Line, told: Told) -> Settings:
         prefix_cache=line.on("--enable-prefix-caching") if old else not line.on("--no-enable-prefix-caching"),
         quantization=line.one("--quantization", _found_in_weights(told)),
         cache=cache,
+        weights=line.one("--load-format", "auto"),
         tp=int(line.one("--tensor-parallel-size", "1")),
         eager=line.on("--enforce-eager"),
         old=old,
@@ -95,6 +97,8 @@ def settings(line: Line, told: Told) -> Settings:
 
 def _found_in_weights(told: Told) -> str:
     """What the engine makes of a checkpoint that says how it was quantized."""
+    if told.precision.endswith("w4a16"):
+        return "compressed-tensors"
     kind = told.precision.partition("-")[0]
     return {"awq": "awq_marlin", "int4": "awq_marlin", "fp8": "compressed-tensors"}.get(kind, "None")
 
@@ -104,7 +108,7 @@ def opening(s: Settings, told: Told, kv_tokens: int) -> list[str]:
     common = (
         f"model='{s.model}', speculative_config=None, tokenizer='{s.model}', skip_tokenizer_init=False, "
         f"tokenizer_mode=auto, revision=None, tokenizer_revision=None, trust_remote_code=False, "
-        f"dtype=torch.{s.dtype}, max_seq_len={s.context}, download_dir=None, load_format=auto, "
+        f"dtype=torch.{s.dtype}, max_seq_len={s.context}, download_dir=None, load_format={s.weights}, "
         f"tensor_parallel_size={s.tp}, pipeline_parallel_size=1, disable_custom_all_reduce=False, "
         f"quantization={s.quantization}, enforce_eager={s.eager}, kv_cache_dtype={s.cache}, device_config=cuda, "
         f"seed=0, served_model_name={s.name}, "
