@@ -2,7 +2,7 @@
  *
  * STAND_IN_NVML says what is wrong with it: "none" no driver, "hot" GPU 1 is throttled, "busy" GPU 0 runs process 4242,
  * "unlinked" no NVLink, "old" a driver for CUDA 11, "shy" a driver that tells only names and memory.
- * Structures and numbers after nvml.h; energy and link counters grow with every reading.
+ * STAND_IN_CUDA is the newest CUDA it runs, 12050 without it. Structures and numbers after nvml.h; energy and link counters grow with every reading.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,11 @@ Return nvmlInitWithFlags(unsigned flags) { (void)flags; return is("none") ? NO_D
 Return nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 Return nvmlShutdown(void) { return SUCCESS; }
 Return nvmlSystemGetDriverVersion(char *to, unsigned room) { return text(to, room, "555.42.06"); }
-Return nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = is("old") ? 11080 : 12050; return SUCCESS; }
+Return nvmlSystemGetCudaDriverVersion_v2(int *v) {
+    const char *cuda = getenv("STAND_IN_CUDA");
+    *v = is("old") ? 11080 : cuda ? atoi(cuda) : 12050;
+    return SUCCESS;
+}
 Return nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return SUCCESS; }
 Return nvmlDeviceGetHandleByIndex_v2(unsigned i, Device *d) {
     if (i > 1) return INVALID;
@@ -47,6 +51,7 @@ Return nvmlDeviceGetMemoryInfo(Device d, Memory *m) {
     m->free = m->total - m->used;
     return SUCCESS;
 }
+Return nvmlDeviceGetCudaComputeCapability(Device d, int *major, int *minor) { SHY; (void)d; *major = 9; *minor = 0; return SUCCESS; }
 Return nvmlDeviceGetPowerUsage(Device d, unsigned *mw) { SHY; *mw = 350000 + 1000 * number(d); return SUCCESS; }
 Return nvmlDeviceGetTotalEnergyConsumption(Device d, unsigned long long *mj) {
     SHY;

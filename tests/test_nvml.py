@@ -60,6 +60,7 @@ def test_what_the_gpus_are(library):
     one, two = asked(library, "found.about()")
     assert one["name"] == "NVIDIA H100 80GB HBM3" and one["memory_bytes"] == 80 << 30
     assert (one["power_limit_w"], one["power_default_w"], one["clock_max_mhz"]) == (700, 700, 1980)
+    assert one["compute"] == "9.0"
     assert one["ecc"] is True and one["mig"] is False and one["links"] == 18 and one["processes"] == []
     assert asked(library, "found.driver()") == {"driver": "555.42.06", "cuda": [12, 5]}
     assert asked(library, "found.unlinked()") == [] and two["reasons"] == []

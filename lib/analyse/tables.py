@@ -30,6 +30,7 @@ from lib.analyse import (
     quality,
     tradeoff,
     warnings,
+    way,
     world,
 )
 from lib.analyse.collect import Measured, Missing, collect, qualifier
@@ -149,6 +150,7 @@ def build(
         "calibration": calibration.facts(
             calibrated, judged[0].one.meta["machine"], f"records/{study.name}/{calibration.FILE}"
         ),
+        "network": way.facts(found, assemble.mark_of(study)),
         "crosscheck": crosscheck.facts(crosschecked, judged[0].one.meta["machine"]),
         "inside": inside.facts([(j.one, j.levels) for j in kept], study, assemble.mark_of(study)),
     }

@@ -25,7 +25,7 @@ from lib.engines import nvml
 from lib.engines.base import Server
 from lib.engines.rehearse import engine as rehearse
 from lib.errors import EngineError, MeasureError, RecordError
-from lib.measure import adapters, drive, exchange, preflight, probes, provenance, takings, workload
+from lib.measure import adapters, drive, exchange, network, preflight, probes, provenance, takings, workload
 from lib.measure.budget import Budget, longest_s
 from lib.measure.clientplan import Plan
 from lib.measure.takings import Taking, note_path, rows_path, samples_path
@@ -153,6 +153,7 @@ class _Session:
         tokens = sum(prompt.output_tokens for prompt in asked.prompts) / len(asked.prompts)
         plans = drive.shared_out(plan, (taking.level.rate_rps or rate) * tokens)
         self._keep_interrupted(path, taking)
+        way = network.measured(self.server.port, self.server.engine.health)
         try:
             samples = self._sampled(plans)
             exchanges, outcomes = exchange.merge(plans)
@@ -192,7 +193,8 @@ class _Session:
         else:
             _write(rows_path(self.partial, taking), rows, records.REQUESTS)
             _write(samples_path(self.partial, taking), [label | s for s in samples], records.TELEMETRY)
-            note = _note(taking, start, issue_end, rows, outcomes) | {"took_s": time.monotonic() - self.begun}
+            note = _note(taking, start, issue_end, rows, outcomes)
+            note |= {"network": way, "took_s": time.monotonic() - self.begun}
             records.write_whole(note_path(self.partial, taking), json.dumps(note).encode())
         drive.remove(path)
         return again
