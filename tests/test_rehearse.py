@@ -4,6 +4,7 @@ measurement.
 
 import json
 import os
+import shutil
 import subprocess
 import time
 
@@ -13,9 +14,9 @@ from lib import config, depths, paths, records
 from lib.analyse import collect, tables
 from lib.engines import base, registry
 from lib.engines.rehearse import engine as rehearse
-from lib.engines.rehearse import failures, flags, pace, wrappers
+from lib.engines.rehearse import failures, flags, pace, tools, wrappers
 from lib.errors import ConfigError, EngineError, RecordError
-from lib.measure import rehearsal, session
+from lib.measure import rehearsal, serve, session
 from tests import synthetic
 
 GPU_PROFILES = [p for p in config.profiles() if config.load_study(p).hardware.gpus]
@@ -236,6 +237,32 @@ def test_a_launch_is_rehearsed_into_its_own_folder_and_a_failing_one_goes_on(her
     assert rows and {r["status"] for r in rows} == {"complete"}
     assert all(r["output_tokens"] == r["planned_output_tokens"] for r in rows)
     assert not (paths.RECORDS / profile).exists()
+
+
+def test_a_build_cache_that_was_damaged_ends_its_launch_by_name_and_what_is_finished_stays(here, monkeypatch):
+    name = "tensorrt-llm-0.12.0-fp8"
+    study = small(monkeypatch, "h100")
+    twice = study.statistics.model_copy(update={"runs": 2})
+    study = study.model_copy(update={"statistics": twice, "levels": study.levels[:1]})
+    monkeypatch.setattr(config, "load_study", lambda *_: study)
+    launch = config.load_launch("h100", name)
+    built, whole = rehearse.of(study, launch).made(launch)[2], serve.one_run
+
+    def spoiled(*given):
+        whole(*given)
+        (built / "rank0.engine").write_text(tools.MARK.upper())  # as long as before
+
+    monkeypatch.setattr(serve, "one_run", spoiled)
+    says = f"{name}: .*rank0.engine is damaged.* Remove {built.name} under artifacts/ and run the same command again"
+    with pytest.raises(EngineError, match=says):
+        session.take("h100", depths.REHEARSAL, name)
+    kept = records.read(paths.record(study.name, name)).meta
+    assert [t["run"] for t in kept["takings"]] == [0] and "is damaged" in kept["incomplete"]
+    shutil.rmtree(built)
+    monkeypatch.setattr(serve, "one_run", whole)
+    assert session.take("h100", depths.REHEARSAL, name)["status"] == "measured"
+    after = records.read(paths.record(study.name, name)).meta
+    assert [t["run"] for t in after["takings"]] == [0, 1] and after["takings"][0] == kept["takings"][0]
 
 
 def test_an_error_inside_a_stream_is_a_failed_request_and_no_more(here, monkeypatch):

@@ -166,7 +166,15 @@ class GpuEngine(Engine):
 
     def verify(self, launch: Launch) -> dict[str, Any]:
         """Manifest of the weights, and of what was made of them."""
-        artifact = build.verify(launch.artifact)
+        return self.with_made(launch, build.verify(launch.artifact))
+
+    def with_made(self, launch: Launch, artifact: dict[str, Any]) -> dict[str, Any]:
+        """Add what was made, hashed again, to a manifest.
+
+        Raises
+        ------
+        EngineError : something was not made, or is damaged.
+        """
         read = made.served(self.steps(launch), self.made(launch))
         beyond = [made.verify(folder) | {"folder": folder.name} for folder in read]
         files = [file | {"path": f"{of['folder']}/{file['path']}"} for of in beyond for file in of["files"]]

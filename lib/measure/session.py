@@ -62,7 +62,9 @@ def take(profile: str, depth: str, name: str) -> dict[str, Any]:
             _take_missing(study, launch, target)
         except StudyError as trouble:
             _outcome(study, launch, "failed", str(trouble))  # the article names it; the other launches go on
-            raise
+            if name in str(trouble):
+                raise
+            raise type(trouble)(f"{name}: {trouble}") from trouble
     return _outcome(study, launch, "measured", None)
 
 
