@@ -18,7 +18,7 @@ import pytest
 from lib import config, paths, records
 from lib.errors import ConfigError, MeasureError
 from lib.measure import jobs, slurm
-from tests import mini_study, slurm_box
+from tests import mini_study, slurm_box, slurm_make
 
 LOGIN = [sys.executable, str(Path(__file__).with_name("slurm_login.py"))]
 
@@ -97,6 +97,25 @@ def test_two_launches_run_at_once_each_on_a_whole_node_of_its_own(box, root):
     for name in ("one", "two"):
         assert records.read(paths.record("mini", name)).meta["incomplete"] is None
         assert not (paths.RECORDS / "mini" / f"{name}.job.json").exists()
+
+
+def test_a_whole_study_by_make_on_the_login_node(box, tmp_path):
+    slurm_make.prepare(tmp_path)
+    good, bad = slurm_make.LAUNCHES
+    done = slurm_make.report(tmp_path, box.environment, SPEED="20", FAIL=f"{bad}:oom")
+    said = done.stdout + done.stderr
+    assert done.returncode and "Traceback" not in said
+    folder = tmp_path / "records" / "tiny-rehearsal"
+    statuses = {n: json.loads((folder / f"{n}.outcome.json").read_text())["status"] for n in (good, bad)}
+    assert statuses == {good: "measured", bad: "failed"}, said
+    assert f"{bad}: " in said and "CUDA out of memory" in said
+    assert records.read(folder / f"{good}.parquet").meta["incomplete"] is None
+    assert json.loads((folder / "calibration.json").read_text())["loads"]  # a job too
+    jobs_seen = box.ask("scontrol", "show", "job", "--oneliner")
+    for name in ("build", good, bad):
+        assert f"JobName=tiny-rehearsal/{name} " in jobs_seen
+    assert jobs_seen.count("JobName=tiny-rehearsal/build ") == 2  # 01_build and the calibration
+    assert (tmp_path / "report" / "tiny-rehearsal" / "index.html").exists()  # told of what there is
 
 
 @pytest.fixture(scope="module")
