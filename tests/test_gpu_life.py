@@ -1,6 +1,7 @@
 """Engines for GPUs from start to end, with stand-ins for their programs: the real command lines, proof, refusals."""
 
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lib import config, paths
 from lib.config import Launch
-from lib.engines import base, build, computer, gpu, made, registry
+from lib.engines import base, build, computer, gpu, made, process, registry
 from lib.errors import EngineError
 
 STAND_IN = Path(__file__).with_name("gpu_stand_in_server.py")
@@ -154,3 +155,19 @@ def test_an_engine_that_was_not_built_is_refused(node, tmp_path):
     started = registry.of(one).start(one, tmp_path / "log", lambda stage: None)
     with pytest.raises(EngineError, match="tensorrt-llm-0.12.0-engine-.* is not whole"), started:
         pass
+
+
+def test_a_port_is_free_only_with_those_behind_it(monkeypatch):
+    port = process.free_port(1)
+    asked = iter([port])  # what the kernel would give first
+
+    class Socket(socket.socket):
+        def bind(self, where):
+            super().bind((where[0], where[1] or next(asked, 0)))
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port + 1))
+        monkeypatch.setattr(process.socket, "socket", Socket)
+        assert process.free_port() == port
+        asked = iter([port])
+        assert process.free_port(1) not in (port, port + 1)

@@ -176,7 +176,7 @@ class Engine(Inside):
         """
         progress("checking the weights on disk")
         artifact = self.verify(launch)
-        port, key = free_port(), secrets.token_urlsafe(24)
+        port, key = free_port(self.metrics_port(0)), secrets.token_urlsafe(24)
         began = time.monotonic()
         with Process(self.runs(launch, port), self.variables(launch, key), log, cores.share()[0]) as process:
             server = Server(self, launch, process, port, key, artifact)

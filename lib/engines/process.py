@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,11 +28,19 @@ OWN_PYTHON = {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}
 NOISE = re.compile(r"\x1b\[[0-9;]*m|\(\w+ pid=\d+\) ")      # colours and vLLM's process names
 
 
-def free_port() -> int:
-    """Find a loopback TCP port that nobody listens on. Another process may still take it: the start then says so."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(behind: int = 0) -> int:
+    """Find a loopback TCP port that nobody listens on, nor on the `behind` ports after it.
+
+    Another process may still take one: the start then says so.
+    """
+    while True:
+        with ExitStack() as held, suppress(OSError, OverflowError):
+            port = 0
+            for number in range(behind + 1):
+                probe = held.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", port + number))
+                port = port or int(probe.getsockname()[1])
+            return port
 
 
 class Process:
