@@ -16,7 +16,7 @@ from lib.engines import base, registry
 from lib.engines.rehearse import engine as rehearse
 from lib.engines.rehearse import failures, flags, pace, tools, wrappers
 from lib.errors import ConfigError, EngineError, RecordError
-from lib.measure import rehearsal, serve, session
+from lib.measure import hostprobe, rehearsal, serve, session
 from tests import synthetic
 
 GPU_PROFILES = [p for p in config.profiles() if config.load_study(p).hardware.gpus]
@@ -240,27 +240,31 @@ def test_a_launch_is_rehearsed_into_its_own_folder_and_a_failing_one_goes_on(her
 
 
 def test_a_build_cache_that_was_damaged_ends_its_launch_by_name_and_what_is_finished_stays(here, monkeypatch):
-    name = "tensorrt-llm-0.12.0-fp8"
-    study = small(monkeypatch, "h100")
+    profile, name = "h100-current", "tensorrt-llm-fp8-tp8"
+    study = small(monkeypatch, profile)
     twice = study.statistics.model_copy(update={"runs": 2})
-    study = study.model_copy(update={"statistics": twice, "levels": study.levels[:1]})
+    level = study.levels[0].model_copy(update={"concurrency": 2, "seconds": 0.6})
+    lengths = {"input_tokens": config.Lengths(mean=48), "output_tokens": config.Lengths(mean=8)}
+    brief = {name: work.model_copy(update=lengths) for name, work in study.workloads.items()}
+    study = study.model_copy(update={"statistics": twice, "levels": (level,), "workloads": brief})
     monkeypatch.setattr(config, "load_study", lambda *_: study)
-    launch = config.load_launch("h100", name)
-    built, whole = rehearse.of(study, launch).made(launch)[2], serve.one_run
+    monkeypatch.setattr(hostprobe, "probe", lambda: {"bandwidth_bytes_s": 1e12, "flop_s": {"float32": 1e11}})
+    launch = config.load_launch(profile, name)
+    built, whole = rehearse.of(study, launch).made(launch)[0], serve.one_run
 
     def spoiled(*given):
         whole(*given)
-        (built / "rank0.engine").write_text(tools.MARK.upper())  # as long as before
+        (built / "model.safetensors").write_text(tools.MARK.upper())  # as long as before
 
     monkeypatch.setattr(serve, "one_run", spoiled)
-    says = f"{name}: .*rank0.engine is damaged.* Remove {built.name} under artifacts/ and run the same command again"
+    says = f"{name}: .*model.safetensors is damaged.* Remove {built.name} under artifacts/ and run the same command again"
     with pytest.raises(EngineError, match=says):
-        session.take("h100", depths.REHEARSAL, name)
+        session.take(profile, depths.REHEARSAL, name)
     kept = records.read(paths.record(study.name, name)).meta
     assert [t["run"] for t in kept["takings"]] == [0] and "is damaged" in kept["incomplete"]
     shutil.rmtree(built)
     monkeypatch.setattr(serve, "one_run", whole)
-    assert session.take("h100", depths.REHEARSAL, name)["status"] == "measured"
+    assert session.take(profile, depths.REHEARSAL, name)["status"] == "measured"
     after = records.read(paths.record(study.name, name)).meta
     assert [t["run"] for t in after["takings"]] == [0, 1] and after["takings"][0] == kept["takings"][0]
 

@@ -62,7 +62,7 @@ def take(profile: str, depth: str, name: str) -> dict[str, Any]:
             _take_missing(study, launch, target)
         except StudyError as trouble:
             _outcome(study, launch, "failed", str(trouble))  # the article names it; the other launches go on
-            if name in str(trouble):
+            if str(trouble).startswith((name, f"Launch {name}")):
                 raise
             raise type(trouble)(f"{name}: {trouble}") from trouble
     return _outcome(study, launch, "measured", None)
