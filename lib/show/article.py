@@ -27,6 +27,7 @@ from lib.show import datatables, explorer, levelwords, numbers, pictures, plots_
 
 ACTIVE = re.compile(r"[\\`*_{}\[\]()#+\-!|~$^:<>&\"'=]")  # what Markdown, mathematics or HTML would read
 COMMAND = re.compile(r"&#96;(make [a-z]+)&#96;")  # the study's own commands in reasons, already made harmless
+TYPED = re.compile(r"[\w.-]+")  # names in a command to type, which nothing can read as markup
 HELD = re.compile(r"<!--held (\d+)-->")
 CORES_APART = 4  # from here on the client has cores of its own
 TABLE = re.compile(r"(<table[^>]*>\s*)(<caption>)?")
@@ -129,6 +130,7 @@ def templates() -> jinja2.Environment:
         "contenders": lambda rows: style.contenders([(r["engine"], r["precision"]) for r in rows]),
         "contrast": plots_h100.contrast,
         "contender": lambda row: style.contender(row["engine"], row["precision"]),
+        "typed": lambda word: Markup(word) if TYPED.fullmatch(word) else word,
         "percent": lambda share: f"{numbers.digits(100 * share)}\u00a0%",
         "gigabytes": lambda n: f"{n / 1e9:.0f}\u00a0GB",
     }

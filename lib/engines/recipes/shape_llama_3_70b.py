@@ -4,7 +4,8 @@
 
 An engine that is told to make up its weights needs no more, and nothing in it is under Llama's licence. The tokenizer
 is SmolLM2's (Apache-2.0), so that text is cut as usual; the ids it lacks stand for made-up words, so that whatever
-token a model of random weights chooses has text that can be seen. Refused: a tokenizer of another kind or too large.
+token a model of random weights chooses has text that can be seen (314 of them are parts of letters, and wait for the
+next). Refused: a tokenizer of another kind or too large.
 """
 
 import argparse
