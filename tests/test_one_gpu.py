@@ -12,8 +12,9 @@ from tokenizers import Tokenizer
 
 from lib import config, paths
 from lib.analyse import bounds, tables
-from lib.engines import build, cards, check, flags, gpu, registry
+from lib.engines import build, cards, check, flags, gpu, registry, scoring
 from lib.engines.recipes import fetch_model, shape_llama_3_70b
+from lib.errors import NoValue
 from lib.measure import canary
 from lib.show import article, figures
 
@@ -138,18 +139,31 @@ def speed_only(tmp_path_factory):
         synthetic.Server(name=name, engine="vllm", precision=precision, seed=i, extra={"qualifier": SAID})
         for i, name in enumerate(("vllm-fp8-random", "vllm-fp8-random-2"))
     ))  # fmt: skip
-    facts = tables.build(of, folder / "records", folder / "tables", about_h100={"value": None, "reason": "a test"})
+    scored = {"vllm-fp8-random": {"status": "measured"}}  # by whatever accident
+    facts = tables.build(of, folder / "records", folder / "tables", scored=scored,
+                         about_h100={"value": None, "reason": "a test"})  # fmt: skip
     return of, folder, facts
 
 
 def test_every_row_of_every_table_says_random_weights(speed_only):
     _, folder, facts = speed_only
     for path in (folder / "tables").glob("*.csv"):
+        if path.stem in ("quality", "tradeoff"):
+            continue
         head, *rows = path.read_text().splitlines()
         assert rows and head.endswith(",qualifier") and all(row.endswith(f",{SAID}") for row in rows), path.name
     assert facts["study"]["qualifier"] == SAID
     launch = facts["launches"]["vllm-fp8-random"]
     assert launch["qualifier"] == SAID and launch["artifact"]["size"]["value"] is None
+
+
+def test_no_table_of_quality_holds_them(speed_only):
+    _, folder, facts = speed_only
+    assert facts["quality"]["launches"] == {} and facts["tradeoff"] == []
+    for name in ("quality", "tradeoff"):
+        assert len((folder / "tables" / f"{name}.csv").read_text().splitlines()) == 1
+    with pytest.raises(NoValue, match=SAID):
+        scoring.of(FP8)
 
 
 def test_every_figure_of_its_records_says_so_and_no_other(speed_only):

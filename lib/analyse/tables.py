@@ -155,8 +155,11 @@ def build(
         "inside": inside.facts([(j.one, j.levels) for j in kept], study, assemble.mark_of(study)),
     }
     written["study"]["qualifier"] = qualifier(found)
-    written["quality"] = quality.facts(scored or {}, study, assemble.mark_of(study))
-    written["tradeoff"] = tradeoff.rows(written, assemble.mark_of(study))
+    said = {one.name: one.meta.get("qualifier") for one in found}
+    weighed = {name: one for name, one in (scored or {}).items() if not said.get(name)}  # never of random weights
+    written["quality"] = quality.facts(weighed, study, assemble.mark_of(study))
+    judged_rows = [row for row in written["headline"] if not said.get(row["launch"])]
+    written["tradeoff"] = tradeoff.rows(written | {"headline": judged_rows}, assemble.mark_of(study))
     written["h100"] = h100.h100_facts(of_article(written)) if about_h100 is None else dict(about_h100)
     shown = [(j.one, level) for j in kept for level in j.levels]
     columns = [field.name for field in fields(floor.Compared)]
@@ -168,7 +171,6 @@ def build(
         "quality": quality.frame(written["quality"]["launches"]),
         "tradeoff": tradeoff.frame(written["tradeoff"]),
     }
-    said = {one.name: one.meta.get("qualifier") for one in found}
     for name, frame in made.items():
         frame = frames.qualified(frame, {launch: text for launch, text in said.items() if text})
         _write(out / f"{name}.csv", frame if study.kind == "measured" else frame.assign(mark=REHEARSAL))

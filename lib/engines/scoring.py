@@ -60,9 +60,11 @@ def of(launch: Launch) -> tuple[Scored, Scored]:
 
     Raises
     ------
-    NoValue : no library here loads it, or the memory does not hold both.
+    NoValue : its weights are random, no library here loads it, or the memory does not hold both.
     """
     made = build.recipe(launch.artifact)
+    if said := build.qualifier(launch.artifact):
+        raise NoValue(f"{launch.artifact} has {said}: there is nothing to score")
     if made.fetched:
         raise NoValue(
             f"{launch.artifact} has {made.bytes / 1e9:.0f} GB of weights, more than processors score; it takes the "
