@@ -273,7 +273,7 @@ def test_a_command_to_type_is_shown_as_it_is_typed(made):
     def deeper(facts):
         facts["study"] |= {"profile": "h100-current", "depth": "full"}
 
-    assert "\nmake report PROFILE=h100-current DEPTH=full\nmake test" in page(made, deeper)
+    assert "make report PROFILE=h100-current DEPTH=full\nmake test" in page(made, deeper)
     tried = page(made, lambda facts: facts["study"].update(profile="h100-current", kind="rehearsal", depth="rehearsal"))
     assert "make rehearse PROFILE=h100-current\nmake test" in tried and "Real engines served" not in tried
 

@@ -257,7 +257,7 @@ def test_a_build_cache_that_was_damaged_ends_its_launch_by_name_and_what_is_fini
         (built / "model.safetensors").write_text(tools.MARK.upper())  # as long as before
 
     monkeypatch.setattr(serve, "one_run", spoiled)
-    says = rf"{name}: .*model.safetensors is damaged.* Remove {built.name} under artifacts/ and run the same command"
+    says = f"{name}: .*model.safetensors is damaged.* Remove {built.name} under artifacts/ and run the same command"
     with pytest.raises(EngineError, match=says):
         session.take(profile, depths.REHEARSAL, name)
     kept = records.read(paths.record(study.name, name)).meta
