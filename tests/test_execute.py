@@ -25,10 +25,12 @@ def notebook(path, *sources, parameters="x = '1'"):
 
 
 def test_executed_copy_appears_and_the_source_is_untouched(tmp_path):
-    source = notebook(tmp_path / "a.ipynb", "import lib.paths\nprint('x is', x)")
+    level = "from traitlets.config import Application\nprint('level', Application.instance().log_level)"
+    source = notebook(tmp_path / "a.ipynb", "import lib.paths\nprint('x is', x)", level)
     before = source.read_bytes()
     execute(source, tmp_path / "out" / "a.ipynb", {"x": "007"})
-    assert "x is 007" in (tmp_path / "out" / "a.ipynb").read_text()
+    ran = (tmp_path / "out" / "a.ipynb").read_text()
+    assert "x is 007" in ran and "level 50" in ran  # a kernel calls it an error that it is ended
     assert source.read_bytes() == before
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["a.ipynb"]
 

@@ -143,7 +143,7 @@ def launch_facts(
     weight, took = None if meta.get("qualifier") else artifact.get("bytes"), artifact.get("seconds")
     return {
         "engine": meta["engine"],
-        "precision": meta["precision"],
+        "precision": one.precision,
         "qualifier": meta.get("qualifier"),
         "source": one.source,
         "versions": meta["versions"],
@@ -227,7 +227,7 @@ def headline_row(
     row = {
         "launch": one.name,
         "engine": one.meta["engine"],
-        "precision": one.meta["precision"],
+        "precision": one.precision,
         "level": level.id if level else None,
         "capacity": facts["capacity"],
         "capacity_by_medians": facts["capacity_by_medians"],

@@ -8,7 +8,7 @@ rehearsal among measurements), a launch that the profile no longer has.
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,12 @@ class Measured:
     digest: str  # hex SHA-256 of the record
     takings: list[takings.Taking]
     telemetry_reason: str | None  # why there is no telemetry
+    variant: str = ""  # what tells it from others of its engine and precision that are set otherwise
+
+    @property
+    def precision(self) -> str:
+        """The precision, and what tells the launch from others of it: "q8_0, cache off"."""
+        return ", ".join(filter(None, (str(self.meta["precision"]), self.variant)))
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -80,7 +86,28 @@ def collect(study: config.Study, folder: Path) -> tuple[list[Measured], list[Mis
             early = one.meta.get("incomplete") or (reason if status == "failed" else None)
             if early:
                 missing.append(Missing(name, "incomplete", f"{early} {_finished(one, study)}"))
-    return found, missing
+    # GPU studies tell recipes apart by themselves: lib.analyse.asked.
+    return found if study.hardware.gpus else _told_apart(found), missing
+
+
+def _told_apart(found: Sequence[Measured]) -> list[Measured]:
+    """Name launches of one engine and precision by the rest of their names, where their settings differ."""
+    settings: dict[tuple[str, str], list[Any]] = {}
+    for one in found:
+        settings.setdefault((one.meta["engine"], one.meta["precision"]), []).append(_settings(one))
+
+    def variant(one: Measured) -> str:
+        siblings = settings[one.meta["engine"], one.meta["precision"]]
+        if all(sibling == siblings[0] for sibling in siblings):
+            return ""
+        return one.name.partition(one.meta["precision"])[2].strip("-").replace("-", " ")
+
+    return [replace(one, variant=variant(one)) for one in found]
+
+
+def _settings(one: Measured) -> Any:
+    """Settings of a launch, as its record has them."""
+    return one.meta.get("config", {}).get("launch", {}).get("settings")
 
 
 def qualifier(launches: Sequence[Measured]) -> str | None:

@@ -95,4 +95,4 @@ def qualified(frame: pd.DataFrame, said: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _who(one: Measured) -> dict[str, Any]:
-    return {"launch": one.name, "engine": one.meta["engine"], "precision": one.meta["precision"]}
+    return {"launch": one.name, "engine": one.meta["engine"], "precision": one.precision}

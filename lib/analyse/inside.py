@@ -33,7 +33,7 @@ def facts(launches: Launches, study: config.Study, mark: str) -> dict[str, Any]:
 
 
 def _who(one: Measured) -> dict[str, Any]:
-    return {"launch": one.name, "engine": one.meta["engine"], "precision": one.meta["precision"], "source": one.source}
+    return {"launch": one.name, "engine": one.meta["engine"], "precision": one.precision, "source": one.source}
 
 
 def _sessions(launches: Launches, study: config.Study, mark: str) -> list[dict[str, Any]]:

@@ -79,7 +79,7 @@ def _level(one: Measured, level: Level, mark: str) -> dict[str, Any]:
     return {
         "launch": one.name,
         "engine": one.meta["engine"],
-        "precision": one.meta["precision"],
+        "precision": one.precision,
         "level": level.id,
         "step_tokens": settings.get("max_num_batched_tokens") or settings.get("step_tokens"),
         "chunked": settings.get("chunked_prefill", True),

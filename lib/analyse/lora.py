@@ -58,7 +58,7 @@ def _launch(one: Measured, levels: Sequence[Level], mark: str) -> dict[str, Any]
     return {
         "launch": one.name,
         "engine": one.meta["engine"],
-        "precision": one.meta["precision"],
+        "precision": one.precision,
         "rank": int(runs[0]["rank"]),
         "source": one.source,
         **{key.removesuffix("_s"): _median(runs, key, mark, one.source) for key in TIMES},

@@ -158,13 +158,13 @@ def engine(name: str) -> Engine:
 
 
 def marker(precision: str) -> str:
-    """Marker of a precision; what follows its first word (`int8-w8a8`, `int4-awq`) tells recipes apart, not widths.
+    """Marker of a precision; what follows its first word (`int8-w8a8`, `q8_0, cache on`) tells recipes apart, not widths.
 
     Raises
     ------
     ConfigError : a precision without a marker.
     """
-    key = precision.replace("_", "-").lower()
+    key = precision.partition(",")[0].replace("_", "-").lower()
     for name in (key, key.split("-")[0]):
         if name in MARKERS:
             return MARKERS[name]
