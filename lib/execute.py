@@ -77,8 +77,8 @@ def execute(source: Path, target: Path, parameters: dict[str, str]) -> None:
 def _private(folder: str) -> Config:
     """Let the kernel be spoken to through sockets in a folder of this user's alone: no port others could reach or take.
 
-    Without a folder of its own, every kernel that shares a working directory would share the same socket names. A kernel
-    is ended by an interrupt first, and calls that an error; whatever ends one is told by its client.
+    Without a folder of its own, every kernel that shares a working directory would share the same socket names. It is
+    ended by an interrupt first, and calls that an error; whatever ends one is told by its client.
     """
     return Config(
         {

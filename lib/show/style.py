@@ -158,7 +158,7 @@ def engine(name: str) -> Engine:
 
 
 def marker(precision: str) -> str:
-    """Marker of a precision; what follows its first word (`int8-w8a8`, `q8_0, cache on`) tells recipes apart, not widths.
+    """Marker of a precision; what follows its first word (`int8-w8a8`, `q8_0, cache on`) is its recipe, not its width.
 
     Raises
     ------
