@@ -166,7 +166,7 @@ def test_port_taken(tmp_path, monkeypatch):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
-        monkeypatch.setattr(base, "free_port", lambda: holder.getsockname()[1])
+        monkeypatch.setattr(base, "free_port", lambda behind: holder.getsockname()[1])
         with pytest.raises(EngineError, match="Address already in use"), start("good", tmp_path):
             pass
 

@@ -49,20 +49,20 @@ def connect(level: Level) -> None:
         while sum(c.state == CONNECTING for c in level.connections[-16:]) > 8 and time.monotonic_ns() < deadline:
             level.poll(10_000_000)
     while any(c.state != IDLE for c in level.connections):
-        reached = any(c.state == IDLE for c in level.connections)
+        states = {c.state for c in level.connections}
         late = time.monotonic_ns() > deadline
-        if reached and late:
+        if IDLE in states and late:
             return
-        down = [c for c in level.connections if c.state == DOWN]
-        if late or (down and not reached):
+        if late or states == {DOWN}:
             host, port = level.address
             raise MeasureError(
                 f"No connection to {host}:{port}: it was refused, not answered in 10 s, or failed its "
                 "TLS handshake. Start the server, or correct host, port and TLS."
             )
         level.poll(10_000_000)
-        for connection in down:
-            connection.open()
+        for connection in level.connections:
+            if connection.state == DOWN and IDLE in states:  # the server is there
+                connection.open()
 
 
 def run(plan: Plan, wait: bool = False) -> None:
