@@ -181,6 +181,15 @@ def test_damaged_artifact(tmp_path, artifact):
         pass
 
 
+def test_a_command_is_waited_for_as_long_as_it_may_take_and_looked_at_meanwhile(tmp_path):
+    looks = []
+    with Process(["sleep", "0.3"], {}, tmp_path / "a.log") as process:
+        assert process.wait(20, lambda: looks.append(process.status), 0.05) == 0 and set(looks) == {None}
+    with Process(["sleep", "30"], {}, tmp_path / "b.log") as process, pytest.raises(TimeoutError):
+        process.wait(0.2, lambda: None, 0.05)
+    assert process.status is not None  # leaving the context ends it
+
+
 def test_engine_missing(tmp_path):
     with pytest.raises(EngineError, match="No such file"):
         Process([str(tmp_path / "no-such-engine")], {}, tmp_path / "server.log")

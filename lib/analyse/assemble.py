@@ -225,9 +225,7 @@ def headline_row(
         [level for level in levels if level.id in planned], study.headline_workload, study.sla.sessions
     )
     row = {
-        "launch": one.name,
-        "engine": one.meta["engine"],
-        "precision": one.precision,
+        **one.who,
         "level": level.id if level else None,
         "capacity": facts["capacity"],
         "capacity_by_medians": facts["capacity_by_medians"],

@@ -50,6 +50,11 @@ class Measured:
         return self.record.meta
 
     @property
+    def who(self) -> dict[str, Any]:
+        """Launch, engine and precision, as every row about it begins."""
+        return {"launch": self.name, "engine": self.meta["engine"], "precision": self.precision}
+
+    @property
     def source(self) -> str:
         """Where its numbers come from: records/<study>/<file>#<first 12 digits of its SHA-256>."""
         return f"records/{self.meta['study']}/{self.record.path.name}#{self.digest[:12]}"

@@ -43,14 +43,14 @@ Shown = Sequence[tuple[Measured, Level]]
 
 def takings(shown: Shown) -> pd.DataFrame:
     """One row per launch, run, repeat and level: see `takings.summary` for the columns."""
-    return pd.DataFrame([_who(one) | row for one, level in shown for row in level.rows], columns=list(TAKINGS))
+    return pd.DataFrame([one.who | row for one, level in shown for row in level.rows], columns=list(TAKINGS))
 
 
 def levels(shown: Shown, doubts: Iterable[Doubt]) -> pd.DataFrame:
     """One row per launch and level: each estimate with _low, _high and _reason, counts, verdicts and warnings."""
     rows = []
     for one, level in shown:
-        row = _who(one) | {"level": level.id, "kind": level.kind, "load": level.load, "workload": level.workload}
+        row = one.who | {"level": level.id, "kind": level.kind, "load": level.load, "workload": level.workload}
         for name, e in level.estimates.items():
             row |= {name: e.value, f"{name}_low": e.low, f"{name}_high": e.high, f"{name}_reason": e.reason}
         said = "; ".join(str(d) for d in doubts if d.where == f"{one.name} {level.id}")
@@ -92,7 +92,3 @@ def qualified(frame: pd.DataFrame, said: Mapping[str, str]) -> pd.DataFrame:
     names = [column for column in ("launch", "a", "b") if column in frame]
     rows = frame[names].itertuples(index=False, name=None)
     return frame.assign(qualifier=["; ".join(sorted({said[n] for n in row if n in said})) for row in rows])
-
-
-def _who(one: Measured) -> dict[str, Any]:
-    return {"launch": one.name, "engine": one.meta["engine"], "precision": one.precision}

@@ -32,14 +32,10 @@ def facts(launches: Launches, study: config.Study, mark: str) -> dict[str, Any]:
     }
 
 
-def _who(one: Measured) -> dict[str, Any]:
-    return {"launch": one.name, "engine": one.meta["engine"], "precision": one.precision, "source": one.source}
-
-
 def _sessions(launches: Launches, study: config.Study, mark: str) -> list[dict[str, Any]]:
     """First tokens by turn, and what the engine says of its prefix cache."""
     return [
-        _who(one) | {
+        one.who | {"source": one.source} | {
             "level": level.id,
             "cache": bool(one.meta["config"]["launch"]["settings"].get("prefix_cache")),
             "by_turn": [
@@ -74,7 +70,7 @@ def _capacity(one: Measured, study: config.Study, mark: str) -> dict[str, Any]:
     size, each = told.get("bytes"), value_count(study) * float(told.get("value_bytes") or float("nan"))
     formula = size / each if size else float("nan")
     why = None if formula == formula else "the launch counts its cache in blocks, not in bytes"
-    return _who(one) | {
+    return one.who | {"source": one.source} | {
         "tokens": number(told["tokens"], "tokens", mark, one.source),
         "context": number(told["context"], "tokens", mark, one.source),
         "formula": number(formula, "tokens", "bound", f"config/{study.profile}/study.yaml, model", reason=why),
@@ -95,7 +91,7 @@ def _crowded(launches: Launches, study: config.Study, mark: str) -> list[dict[st
             work = study.workloads[level.workload]
             wanted = level.load * (work.input_tokens.mean + work.output_tokens.mean)
             usage, lost = level.largest("kv_cache_usage_max"), level.mean("preemptions")
-            rows.append(_who(one) | {
+            rows.append(one.who | {"source": one.source} | {
                 "level": level.id,
                 "wanted": number(100 * wanted / told["tokens"], "%", "assumed", one.source),
                 "whole": number(told["tokens"] / told["context"], "sequences", mark, one.source),

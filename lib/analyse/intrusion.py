@@ -77,9 +77,7 @@ def _level(one: Measured, level: Level, mark: str) -> dict[str, Any]:
         return from_estimate(stats.median_interval(list(parts)), "ms", 1e3, mark, one.source)
 
     return {
-        "launch": one.name,
-        "engine": one.meta["engine"],
-        "precision": one.precision,
+        **one.who,
         "level": level.id,
         "step_tokens": settings.get("max_num_batched_tokens") or settings.get("step_tokens"),
         "chunked": settings.get("chunked_prefill", True),

@@ -56,9 +56,7 @@ def _launch(one: Measured, levels: Sequence[Level], mark: str) -> dict[str, Any]
     runs = one.meta["lora"]["runs"]
     mixed = {key: sum(int(run["mixed"][key]) for run in runs) for key in ("requests", "equal", "other")}
     return {
-        "launch": one.name,
-        "engine": one.meta["engine"],
-        "precision": one.precision,
+        **one.who,
         "rank": int(runs[0]["rank"]),
         "source": one.source,
         **{key.removesuffix("_s"): _median(runs, key, mark, one.source) for key in TIMES},

@@ -281,15 +281,13 @@ def _run(artifact: str, python: Path, out: Path, log: Path, progress: Callable[[
     offline = {"HF_HUB_OFFLINE": "0" if made.fetched else "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1",
                **OWN_PYTHON}
     limit = FETCH_LIMIT_S if made.fetched else LIMIT_S
-    began = time.monotonic()
     with Process(command, offline, log) as process:
-        while process.status is None:
-            gone = time.monotonic() - began
-            progress(f"building {artifact}")
-            if gone > limit:
-                raise EngineError(f"The recipe of {artifact} did not end within {limit:g} s. Its log is {log}.")
-            time.sleep(LOOK_S)
-        if process.status:
+        try:
+            status = process.wait(limit, lambda: progress(f"building {artifact}"), LOOK_S)
+        except TimeoutError:
+            late = f"The recipe of {artifact} did not end within {limit:g} s. Its log is {log}."
+            raise EngineError(late) from None
+        if status:
             raise EngineError(f"Artifact {artifact} could not be built; its recipe's last words: {process.tail()} "
                               f"The log is {log}.")
 

@@ -134,14 +134,13 @@ def fetch_image(launch: Launch, argv: list[str], progress: Tell) -> None:
 
 
 def _run(launch: Launch, step: Step, argv: list[str], variables: dict[str, str], log: Path, progress: Tell) -> None:
-    began = time.monotonic()
     with Process(argv, variables, log) as process:
-        while process.status is None:
-            progress(f"{launch.name}: {step.what}")
-            if time.monotonic() - began > step.limit_s:
-                raise EngineError(f"{launch.name}: {step.what} did not end within {step.limit_s:g} s. Its log: {log}.")
-            time.sleep(LOOK_S)
-        if process.status:
+        try:
+            status = process.wait(step.limit_s, lambda: progress(f"{launch.name}: {step.what}"), LOOK_S)
+        except TimeoutError:
+            late = f"{launch.name}: {step.what} did not end within {step.limit_s:g} s. Its log: {log}."
+            raise EngineError(late) from None
+        if status:
             raise EngineError(f"{launch.name}: {step.what} failed; its last words: {process.tail()} The log is {log}. "
                               "Mend the cause and run the same command again: steps before this one are kept.")
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -108,6 +108,21 @@ class Process:
     def status(self) -> int | None:
         """The command's exit status once it and everything it started is gone; None while it runs."""
         return self._guard.poll()
+
+    def wait(self, limit_s: float, look: Callable[[], None], every_s: float) -> int:
+        """Wait for the command to end by itself, calling `look` every so often, and return its exit status.
+
+        Raises
+        ------
+        TimeoutError : it did not end in time; leaving the context ends it. Whatever `look` raises passes through.
+        """
+        limit = time.monotonic() + limit_s
+        while (status := self.status) is None:
+            look()
+            if time.monotonic() > limit:
+                raise TimeoutError
+            time.sleep(every_s)
+        return status
 
     def check_alive(self) -> None:
         """Raise if the command has ended.

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,16 +131,18 @@ def score(
             command += ["--own", model]
         quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "TQDM_DISABLE": "1",
                  "OMP_WAIT_POLICY": "PASSIVE"}
-        began = time.monotonic()
         with Process(command, quiet | OWN_PYTHON, log) as process:
-            while process.status is None:
+
+            def look() -> None:
                 stages = [line for line in process.tail().split(" / ") if line and "%|" not in line]   # no bars
                 tell(stages[-1] if stages else "starting")
-                if time.monotonic() - began > LIMIT_S:
-                    raise EngineError(f"Scoring against {reference.artifact} did not end within {LIMIT_S:g} s. "
-                                      f"The log is {log}.")
-                time.sleep(LOOK_S)
-            if process.status:
+
+            try:
+                status = process.wait(LIMIT_S, look, LOOK_S)
+            except TimeoutError:
+                late = f"Scoring against {reference.artifact} did not end within {LIMIT_S:g} s. The log is {log}."
+                raise EngineError(late) from None
+            if status:
                 refused = re.findall(r"^refused: (.*)$", process.text(), re.M)
                 said = refused[-1] if refused else process.tail() or "it said nothing"
                 raise EngineError(f"{reference.artifact} and what comes from it could not be scored: {said} "

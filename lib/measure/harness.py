@@ -24,7 +24,7 @@ from lib.engines.base import Server
 from lib.engines.process import Process
 from lib.errors import ConfigError, MeasureError, tell
 from lib.measure import provenance, session
-from lib.measure.peers.outside import QUIET, last_words
+from lib.measure.peers.outside import QUIET, last_words, without
 from lib.progress import Progress
 
 ENVIRONMENT = "harness"
@@ -106,12 +106,12 @@ def asked(server: Server, launch: Launch, tokenizer: Path, tasks: str, limit: in
         out = Path(made)
         words = command(server, launch, tokenizer, tasks, limit, out / "results")
         with Process(words, offline | {"OPENAI_API_KEY": server.key}, out / "log", cores.share()[1] or None) as process:
-            while process.status is None:
-                server.check_alive()
-                if time.monotonic() - began > LIMIT_S:
-                    raise MeasureError(f"The harness did not end within {LIMIT_S / 3600:g} h: {last_words(process)}")
-                time.sleep(LOOK_S)
-            status, last = process.status, last_words(process).replace(server.key, "(key)")
+            try:
+                status = process.wait(LIMIT_S, server.check_alive, LOOK_S)
+            except TimeoutError:
+                late = f"The harness did not end within {LIMIT_S / 3600:g} h: {last_words(process)}"
+                raise MeasureError(without(late, server.key)) from None
+            last = without(last_words(process), server.key)
         written = sorted(out.rglob("results_*.json"))
         if status or not written:
             server.check_alive()

@@ -78,13 +78,17 @@ def run(
     try:
         with Process(command, QUIET | variables, log, target.cpus or None) as process:
             meter = Meter(process.pid)
-            while process.status is None:
+
+            def look() -> None:
                 meter.look()
                 target.check()
-                if time.monotonic_ns() - began > target.limit_s * 1e9:
-                    raise MeasureError(f"{title} did not end within {target.limit_s:g} s: {last_words(process)}")
-                time.sleep(LOOK_S)
-            status, words = process.status, last_words(process)
+
+            try:
+                status = process.wait(target.limit_s, look, LOOK_S)
+            except TimeoutError:
+                late = f"{title} did not end within {target.limit_s:g} s: {last_words(process)}"
+                raise MeasureError(late) from None
+            words = last_words(process)
         if status:
             target.check()
             raise MeasureError(f"{title} ended with status {status}: {words}")
@@ -94,10 +98,10 @@ def run(
             raise MeasureError(f"{title} left no result that can be read ({error!r}): {words}") from error
     except (EngineError, MeasureError) as trouble:
         target.check()
-        raise MeasureError(_without(str(trouble), target.key)) from None
+        raise MeasureError(without(str(trouble), target.key)) from None
     if not any(one["status"] == "complete" for one in rows):
         causes = sorted({str(one["cause"]) for one in rows})
-        raise MeasureError(_without(f"{title} completed no request ({', '.join(causes)[:WORDS]}).", target.key))
+        raise MeasureError(without(f"{title} completed no request ({', '.join(causes)[:WORDS]}).", target.key))
     first, last = span_ns(rows)
     usage = {
         "cpu_s": meter.between(first, last), "span_s": (last - first) / 1e9, "peak_mb": meter.peak_mb,
@@ -112,7 +116,7 @@ def last_words(process: Process) -> str:
     return errors[0][:WORDS] if errors else process.tail()[-WORDS:]
 
 
-def _without(words: str, key: str | None) -> str:
+def without(words: str, key: str | None) -> str:
     """Take the key out of a text, and where the project lies on this computer."""
     words = words.replace(f"{paths.ROOT}/", "")
     return words.replace(key, "(key)") if key else words
