@@ -3,7 +3,8 @@
 
 PROFILE ?= cpu
 DEPTH ?= default
-STUDY := $(PROFILE)$(if $(filter-out default,$(DEPTH)),-$(DEPTH))
+DEEP := $(if $(filter-out default,$(DEPTH)),-$(DEPTH))
+STUDY := $(PROFILE)$(DEEP)
 PYTHON ?= python3
 
 # Names become parts of commands: letters, digits, dots, dashes and underscores alone.
@@ -20,7 +21,9 @@ CONFIGS := $(wildcard config/$(PROFILE)/*.yaml)
 ifneq ($(strip $(call beyond,$(CHARACTERS) /,$(CONFIGS))),)
 $(error A file in config/$(PROFILE) has a name with other characters than letters, digits, dots, dashes and underscores)
 endif
-BY_NAME := $(filter-out study,$(basename $(notdir $(CONFIGS))))
+# The light version leaves out what says `depth: full`.
+DEEP_ONLY := $(if $(filter default canary,$(DEPTH)),$(shell grep -l '^depth: full' $(CONFIGS) /dev/null))
+BY_NAME := $(filter-out study,$(basename $(notdir $(filter-out $(DEEP_ONLY),$(CONFIGS)))))
 # They run in the order that study.yaml states, the rest by name.
 ORDER := $(shell sed -n '/^order:/,/^[^ ]/s/^  - \([^ ]*\).*/\1/p' config/$(PROFILE)/study.yaml 2>/dev/null)
 LAUNCHES := $(filter $(BY_NAME),$(ORDER)) $(filter-out $(ORDER),$(BY_NAME))
@@ -30,6 +33,11 @@ TABLES := report/tables/$(STUDY)
 PAGE := report/$(STUDY)/index.html
 # Quality is scored where the profile states what on; it needs the weights, and no timing record.
 QUALITY := $(if $(filter-out rehearsal,$(DEPTH)),$(if $(shell grep -l '^quality:' config/$(PROFILE)/study.yaml 2>/dev/null),$(B)/04_quality.ipynb))
+# Profiles that are taken with this one, at its depth, and told in its article: beside: [one, another]
+BESIDE := $(if $(filter default full,$(DEPTH)),$(shell sed -n '/^beside: \[/{s/^[^[]*\[//;s/\].*//;s/,/ /g;p}' config/$(PROFILE)/study.yaml 2>/dev/null))
+ifneq ($(strip $(call beyond,$(CHARACTERS),$(BESIDE))),)
+$(error config/$(PROFILE)/study.yaml: beside has a name with other characters than letters, digits, dots, dashes and underscores)
+endif
 MEASURED := $(LAUNCHES:%=$(B)/02_measure-%.ipynb) $(QUALITY)
 
 # The study's own interpreter: an activated conda environment that holds the locked versions, else .venvs/study.
@@ -49,7 +57,7 @@ export STUDY_MAX_COST := $(MAX_COST)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help report measured article plan lab test lint remeasure predict calibrate crosscheck harness picture shard-probe clean env check \
+.PHONY: help report taken measured article plan lab test lint remeasure predict calibrate crosscheck harness picture shard-probe clean env check \
         torture audit rehearse canary doctor publish verify-site compare
 
 ##@ The study
@@ -57,16 +65,21 @@ export STUDY_MAX_COST := $(MAX_COST)
 # One computer never measures two things at once (a lock keeps it so under make -j too); reading may use both cores.
 report: env  ## run what is missing of the study and render the article: report/index.html
 	@$(STUDY_PYTHON) -m lib.engines.check $(PROFILE) $(DEPTH) $(if $(CLUSTER),,here)
+	@status=0; \
+	$(MAKE) --no-print-directory taken || status=$$?; \
+	for other in $(BESIDE); do $(MAKE) --no-print-directory taken PROFILE=$$other || status=$$?; done; \
+	[ -e $(CALIBRATION) ] || $(call ON_NODE,-,$(CALIBRATION)) $(STUDY_PYTHON) -m lib.measure.calibrate_study $(PROFILE) $(DEPTH) light || status=$$?; \
+	$(MAKE) --no-print-directory -j2 article || status=$$?; \
+	exit $$status
+
+# What has no record is measured; a record that was removed, or could not be taken where there is a cluster, is missing.
+taken:
 	@for launch in $(LAUNCHES); do outcome=records/$(STUDY)/$$launch.outcome.json; \
 	if [ ! -e $$outcome ] || { grep -q '"measured"' $$outcome && [ ! -e records/$(STUDY)/$$launch.parquet ]; }; \
 	then rm -f $(B)/02_measure-$$launch.ipynb; fi; \
 	if [ -n "$(CLUSTER)" ] && grep -qs '"absent"' $$outcome; then rm -f $(B)/02_measure-$$launch.ipynb; fi; \
 	[ -e records/$(STUDY)/$$launch.quality.json ] || rm -f $(QUALITY); done     # its record was removed: take it again
-	@status=0; \
-	$(MAKE) --no-print-directory -j$(AT_ONCE) -k measured || status=$$?; \
-	[ -e $(CALIBRATION) ] || $(call ON_NODE,-,$(CALIBRATION)) $(STUDY_PYTHON) -m lib.measure.calibrate_study $(PROFILE) $(DEPTH) light || status=$$?; \
-	$(MAKE) --no-print-directory -j2 article || status=$$?; \
-	exit $$status
+	@$(MAKE) --no-print-directory -j$(AT_ONCE) -k measured
 
 measured: $(MEASURED)
 
@@ -136,8 +149,9 @@ $(B)/03_physics_and_prediction.ipynb: notebooks/03_physics_and_prediction.ipynb 
 	@$(EXECUTE) $< $@
 
 # records -> numbers
-RECORDS = $(wildcard records/$(STUDY)/*.parquet records/$(STUDY)/*.outcome.json records/$(STUDY)/*.quality.json records/$(STUDY)/calibration.json records/crosscheck.json records/shard/*.json)
-$(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard data/*) $(wildcard lib/analyse/*.py) $(READING)
+TOLD := $(STUDY) $(BESIDE:%=%$(DEEP))
+RECORDS = $(wildcard $(foreach study,$(TOLD),$(addprefix records/$(study)/,*.parquet *.outcome.json *.quality.json calibration.json)) records/crosscheck.json records/shard/*.json)
+$(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard $(BESIDE:%=config/%/*.yaml)) $(wildcard data/*) $(wildcard lib/analyse/*.py) $(READING)
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
 # numbers -> pictures

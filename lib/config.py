@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from lib import depths, explain, loads, paths
+from lib import depths, explain, launches, loads, paths
 from lib.errors import ConfigError
+from lib.launches import Launch as Launch
 from lib.loads import Level as Level
 from lib.loads import Search as Search
 from lib.loads import Strict as Strict
@@ -146,6 +147,7 @@ class Study(Strict):
     seed: int
     quality: Quality | None = Field(default=None, exclude=True)
     order: tuple[str, ...] | None = Field(default=None, exclude=True)  # launches by what they teach; decides no number
+    beside: tuple[str, ...] = Field(default=(), exclude=True)  # profiles taken with this one and told in its article
 
     @model_validator(mode="after")
     def _names(self) -> "Study":
@@ -184,44 +186,6 @@ class Study(Strict):
     def name(self) -> str:
         """Name of folders: cpu, or cpu-full for DEPTH=full."""
         return paths.study_name(self.profile, self.depth)
-
-
-class Container(Strict):
-    """An image that holds an engine, and what runs it. Without a digest the record says which was found."""
-
-    runtime: Literal["docker", "apptainer", "enroot", "pyxis"]
-    image: str
-    digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
-
-
-class Card(Strict):
-    """What one GPU must have, where any will do that has it; without it a launch wants the H100s of its study."""
-
-    memory_gib: float = Field(gt=0)  # of the whole GPU, as its driver tells it
-    compute: float = Field(gt=0)  # compute capability: 8.9 is the first with FP8
-
-
-class Launch(Strict):
-    """config/<profile>/<name>.yaml: one server, engine x precision."""
-
-    name: str
-    engine: str
-    version: str | None = None  # of the engine, where the study holds several
-    precision: str
-    artifact: str
-    environment: str  # which locked environment runs it, unless one of the next two says otherwise
-    python: str | None = None  # an interpreter of the user's own that holds the engine
-    container: Container | None = None
-    card: Card | None = None
-    start_seconds: float = Field(gt=0)  # time limit for becoming ready
-    settings: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
-
-    @field_validator("name")
-    @classmethod
-    def _plain(cls, name: str) -> str:
-        if not name or not all(c.isalnum() or c in "-_." for c in name) or name[0] in ".-":
-            raise ValueError(f"{name!r} may hold only letters, digits, '-', '_' and '.'; it becomes part of commands")
-        return name
 
 
 def profiles() -> list[str]:
@@ -277,15 +241,35 @@ def load_launch(profile: str, name: str) -> Launch:
     return _validated(Launch, _yaml(path) | {"name": name}, path)
 
 
-def launch_names(profile: str) -> list[str]:
-    """Names of a profile's launches, in order of their file names."""
-    return sorted(path.stem for path in (paths.CONFIG / profile).glob("*.yaml") if path.stem != "study")
+def launch_names(profile: str, depth: str | None = None) -> list[str]:
+    """Names of a profile's launches in order of their file names: all, or those that are taken at a depth."""
+    return sorted(
+        path.stem
+        for path in (paths.CONFIG / profile).glob("*.yaml")
+        if path.stem != "study" and (depth not in launches.LIGHT or not launches.only_full(path))
+    )
 
 
 def run_order(study: Study) -> list[str]:
     """Names of a study's launches in the order they run: `order` first, the others by name."""
-    names = launch_names(study.profile)
+    names = launch_names(study.profile, study.depth)
     return [name for name in study.order or () if name in names] + [n for n in names if n not in (study.order or ())]
+
+
+def beside(study: Study) -> list[Study]:
+    """Studies that are taken with this one, at its depth, and told in its article. A cut-down study has none.
+
+    Raises
+    ------
+    ConfigError : as for `load_study`, and for one that has studies beside it in its turn.
+    """
+    found = [] if study.depth in depths.IMPLIED else [load_study(name, study.depth) for name in study.beside]
+    if nested := [one.profile for one in found if one.beside]:
+        raise ConfigError(
+            f"config/{study.profile}/study.yaml: beside names {', '.join(nested)}, which has profiles beside it too; "
+            "name those here instead."
+        )
+    return found
 
 
 def config_hash(study: Study, launch: Launch) -> str:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from lib import config, paths
-from lib.config import Container, Launch
+from lib.config import Launch
 from lib.engines import build, check, containers, flags, gpu, made, prepare, registry, talk
 from lib.engines.base import COMMON_METRICS
 from lib.engines.gpu import GpuEngine
 from lib.engines.made import Step
 from lib.errors import ConfigError, EngineError
+from lib.launches import Container
 
 PROFILES = ("h100", "h100-current")
 LAUNCHES = {f"{p}/{name}": config.load_launch(p, name) for p in PROFILES for name in config.launch_names(p)}

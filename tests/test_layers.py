@@ -9,7 +9,10 @@ import pytest
 
 from lib import paths
 
-FLOOR = ["errors", "paths", "depths", "loads", "explain", "config", "records", "metrics", "stats", "progress", "glance"]
+FLOOR = [
+    "errors", "paths", "depths", "loads", "launches", "explain", "config", "records", "metrics", "stats", "progress",
+    "glance",
+]  # fmt: skip
 # What each wing may import, besides the floor and itself.
 WINGS = {
     "engines": {"environments"},

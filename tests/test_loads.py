@@ -200,6 +200,15 @@ def test_thinking_takes_its_time_and_asks_less():
     assert asking.seconds(plain, 10) == 8 + 2 and asking.seconds(plain.model_copy(update={"start": "burst"}), 10) == 8
 
 
+def test_a_sample_that_is_out_of_reach_is_not_waited_for():
+    level = config.Level(kind="closed", workload="x", concurrency=4, seconds=5, requests=26, at_most_seconds=12)
+    ramp = 5 / 4
+    assert asking.seconds(level, 4.0) == pytest.approx(26 / 4 + ramp)  # all 26 in 6.5 s
+    assert asking.seconds(level, 2.0) == pytest.approx(12 + ramp)  # 24 of them in 12 s: most of what a p95 needs
+    assert asking.seconds(level, 1.0) == pytest.approx(8 + ramp)  # 12 of 26 support none: two answers of each client
+    assert asking.seconds(level, 0.3) == pytest.approx(12 + ramp)  # two of each take 27 s, and never longer than this
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """Every kind of load taken with real processes: its root, study and rows by level."""

@@ -82,7 +82,7 @@ def test_facts_on_disk_are_those_returned(made):
 def test_the_keys_prose_relies_on(made):
     assert set(made[2]) == {"study", "sla", "machine", "host", "launches", "set_aside", "headline", "noise_floor",
                             "comparisons", "warnings", "missing", "h100", "calibration", "crosscheck", "method",
-                            "quality", "tradeoff", "inside", "network"}
+                            "quality", "tradeoff", "inside", "network", "beside"}
     level = made[2]["launches"]["vllm-bf16"]["levels"]["closed-4"]
     assert level["ttft_p95"]["unit"] == "ms" and level["ttft_p95"]["value"] == pytest.approx(66.5, rel=0.02)
     assert level["output_tok_s"]["unit"] == "tok/s" and level["bound_tpot"]["mark"] == "bound"

@@ -72,12 +72,12 @@ def collect(study: config.Study, folder: Path) -> tuple[list[Measured], list[Mis
         path.name.removesuffix(".outcome.json"): _outcome(path) for path in sorted(folder.glob("*.outcome.json"))
     }
     files = {p.stem: p for p in sorted(folder.glob("*.parquet")) if not p.name.endswith(".telemetry.parquet")}
-    planned = config.launch_names(study.profile)
+    planned = config.launch_names(study.profile, study.depth)
     found, missing = [], []
     for name in sorted({*outcomes, *files, *planned}):
         status, reason = outcomes.get(name, ("not measured", "it was never run; `make report` takes what is missing"))
         if planned and name not in planned:
-            missing.append(Missing(name, "not measured", f"profile {study.profile!r} has no launch {name!r} any more"))
+            missing.append(Missing(name, "not measured", f"study {study.name!r} has no launch {name!r} any more"))
         elif name not in files:
             gone = "its record is gone; `make report` measures it again" if status == "measured" else reason
             missing.append(Missing(name, "not measured" if status == "measured" else status, gone))

@@ -32,6 +32,18 @@ def facts(launches: Launches, study: config.Study, mark: str) -> dict[str, Any]:
     }
 
 
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Put what several studies show one after the other; of the caches that are alike in all, the first."""
+    whole = {key: [row for part in parts for row in part[key]] for key in parts[0] if key != "filled"}
+    alike: set[tuple[Any, ...]] = set()
+    caches = []
+    for row in whole["kv_cache"]:
+        what = (row["engine"], *(row[key]["value"] for key in ("tokens", "context", "formula", "bytes_per_token")))
+        caches += [] if what in alike else [row]
+        alike.add(what)
+    return whole | {"kv_cache": caches if len(parts) > 1 else whole["kv_cache"], "filled": FILLED}
+
+
 def _sessions(launches: Launches, study: config.Study, mark: str) -> list[dict[str, Any]]:
     """First tokens by turn, and what the engine says of its prefix cache."""
     return [

@@ -7,7 +7,7 @@ may be read; every other refusal is named in facts["missing"] and the rest goes 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pandas as pd
 from lib import config, paths, records
 from lib.analyse import (
     assemble,
+    beside,
     bounds,
     calibration,
     crosscheck,
@@ -66,14 +67,35 @@ class Judged:
     aside: str | None  # why it is set aside
 
 
+@dataclass(frozen=True)
+class Taken:
+    """All of a study that may be read, judged, and what of it is missing."""
+
+    found: list[Measured]
+    judged: list[Judged]
+    host: bounds.Host
+    missing: list[Missing]
+
+    @property
+    def kept(self) -> list[Judged]:
+        """Launches whose numbers are shown."""
+        return [j for j in self.judged if j.levels and not j.aside]
+
+    def inside(self, study: config.Study) -> dict[str, Any]:
+        """What the records show of the engines' insides."""
+        return inside.facts([(j.one, j.levels) for j in self.kept], study, assemble.mark_of(study))
+
+
 def for_profile(profile: str, depth: str = "default") -> dict[str, Any]:
     """Make the tables and facts of a profile where they belong; see `build`."""
     study = config.load_study(profile, depth)
     folder = paths.RECORDS / study.name
     found = calibration.read(folder / calibration.FILE)
-    beside = crosscheck.read(paths.RECORDS / crosscheck.FILE)
+    peers = crosscheck.read(paths.RECORDS / crosscheck.FILE)
     scored = quality.read(folder)
-    return build(study, folder, paths.tables(study.name), calibrated=found, crosschecked=beside, scored=scored)
+    others = [(other, paths.RECORDS / other.name) for other in config.beside(study)]
+    out = paths.tables(study.name)
+    return build(study, folder, out, calibrated=found, crosschecked=peers, scored=scored, others=others)
 
 
 def show(table: str, profile: str, depth: str = "default") -> pd.DataFrame:
@@ -104,6 +126,7 @@ def build(
     crosschecked: Mapping[str, Any] | None = None,
     scored: Mapping[str, Any] | None = None,
     about_h100: Mapping[str, Any] | None = None,
+    others: Sequence[tuple[config.Study, Path]] = (),
 ) -> dict[str, Any]:
     """Make a study's tables and facts.
 
@@ -117,6 +140,8 @@ def build(
     scored : quality records, as `quality.read` gives them; without them the facts say that nobody was scored.
     about_h100 : facts about the article's hardware, by default those of `h100.h100_facts` with this study's records
         of the article's own configuration.
+    others : studies told beside this one, each with the folder of its records: what they show of the engines' insides
+        joins the facts, with their doubts and what they miss.
 
     Returns
     -------
@@ -126,25 +151,25 @@ def build(
     ------
     RecordError : nothing was measured, or the folder cannot be written.
     """
-    found, missing = collect(study, folder)
+    taken = _taken(study, folder, calibrated)
+    found, judged, missing = taken.found, taken.judged, taken.missing
     if not any(one.takings for one in found):
         whys = " ".join(f"{m.launch}: {m.reason}" for m in missing) or "There is none, or none that holds a request."
         raise RecordError(
             f"Study {study.name!r} has no record to read in {folder}. {whys} `make report` takes what is missing."
         )
-    host = bounds.host_of(found)
-    judged = [_judge(one, study, host, calibrated) for one in found]
-    missing += [Missing(j.one.name, "set aside", j.aside) for j in judged if j.aside]
-    empty = "its record holds no request of a level of this study"
-    missing += [Missing(j.one.name, "incomplete", empty) for j in judged if not j.levels]
-    kept = [j for j in judged if j.levels and not j.aside]
-
+    kept = taken.kept
+    told = [(other, _taken(other, where, calibration.read(where / calibration.FILE))) for other, where in others]
     ladders = {j.one.name: j.levels for j in kept}
     noise = floor.noise_floor(study.noise_floor_pair, ladders)
     compared = floor.compare_all(ladders, noise)
-    doubts = warnings.of_study(found) + [doubt for j in judged for doubt in j.doubts]
+    doubts = warnings.of_study(found + [one for _, of in told for one in of.found])
+    doubts += [doubt for j in judged for doubt in j.doubts]
+    for other, of in told:
+        doubts += [doubt for j in of.judged for doubt in j.doubts]
+        missing += [replace(m, launch=f"{other.name}: {m.launch}") for m in of.missing]
     written = _facts(study, judged, noise, compared) | {
-        "host": assemble.host_facts(host, assemble.mark_of(study)),
+        "host": assemble.host_facts(taken.host, assemble.mark_of(study)),
         "warnings": [vars(doubt) for doubt in doubts],
         "missing": [vars(m) for m in sorted(missing, key=lambda m: (m.launch, m.status))],
         "calibration": calibration.facts(
@@ -152,7 +177,8 @@ def build(
         ),
         "network": way.facts(found, assemble.mark_of(study)),
         "crosscheck": crosscheck.facts(crosschecked, judged[0].one.meta["machine"]),
-        "inside": inside.facts([(j.one, j.levels) for j in kept], study, assemble.mark_of(study)),
+        "inside": _inside([(study, taken), *told]),
+        "beside": [beside.facts(other, [j.one for j in of.kept]) for other, of in told],
     }
     written["study"]["qualifier"] = qualifier(found)
     said = {one.name: one.meta.get("qualifier") for one in found}
@@ -189,6 +215,24 @@ def of_article(facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         model=study["model"]["name"],
         workload=study["headline_workload"],
     )
+
+
+def _inside(told: Sequence[tuple[config.Study, Taken]]) -> dict[str, Any]:
+    """What a study and those beside it show of the engines' insides, and how light a version this is."""
+    parts = [of.inside(study) for study, of in told]
+    light = [row for (study, _), part in zip(told, parts, strict=True) for row in beside.light(study, part)]
+    return inside.joined(parts) | {"light": light}
+
+
+def _taken(study: config.Study, folder: Path, calibrated: Mapping[str, Any] | None) -> Taken:
+    """Read and judge every launch of a study."""
+    found, missing = collect(study, folder)
+    host = bounds.host_of(found)
+    judged = [_judge(one, study, host, calibrated) for one in found]
+    missing += [Missing(j.one.name, "set aside", j.aside) for j in judged if j.aside]
+    empty = "its record holds no request of a level of this study"
+    missing += [Missing(j.one.name, "incomplete", empty) for j in judged if not j.levels]
+    return Taken(found, judged, host, missing)
 
 
 def _judge(

@@ -111,9 +111,9 @@ def of(launch: Launch) -> list[str]:
     return [launch.artifact, *(str(value) for key, value in launch.settings.items() if key == "adapters" and value)]
 
 
-def needed(profile: str) -> list[str]:
+def needed(profile: str, depth: str | None = None) -> list[str]:
     """Artifacts that a profile's launches and its tokenizer need, each after the one it starts from."""
-    wanted = [name for one in config.launch_names(profile) for name in of(config.load_launch(profile, one))]
+    wanted = [name for one in config.launch_names(profile, depth) for name in of(config.load_launch(profile, one))]
     order: list[str] = []
     for name in [config.load_study(profile).model.tokenizer, *wanted]:
         order += [n for n in (recipe(name).source, name) if n and n not in order]

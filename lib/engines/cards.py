@@ -6,7 +6,7 @@ conclusion. Rule: a GPU whose capability its driver does not tell is taken for a
 
 from collections.abc import Mapping, Sequence
 
-from lib.config import Card
+from lib.launches import Card
 
 MIB_PER_GIB = 1024
 

@@ -12,7 +12,7 @@ from lib.errors import ConfigError, tell
 
 
 def check(profile: str, depth: str) -> None:
-    """Refuse a profile with any mistake in it.
+    """Refuse a profile with any mistake in it, or in one that is taken beside it.
 
     Raises
     ------
@@ -21,6 +21,16 @@ def check(profile: str, depth: str) -> None:
     study = config.load_study(profile, depth)
     wrong = []
     names = config.launch_names(profile)
+    for other in config.beside(study):
+        try:
+            check(other.profile, depth)
+        except ConfigError as error:
+            wrong.append(str(error))
+        if twice := sorted(set(names) & set(config.launch_names(other.profile))):
+            wrong.append(
+                f"Profiles {profile} and {other.profile} are told in one article and both have a launch "
+                f"{', '.join(twice)}: give one of them another name."
+            )
     for name in names:
         try:
             launch = config.load_launch(profile, name)

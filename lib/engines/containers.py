@@ -9,8 +9,8 @@ cannot be told.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lib.config import Container
 from lib.errors import ConfigError
+from lib.launches import Container
 
 COMMAND_SCRIPT = Path(__file__).with_name("recipes") / "enroot.rc"      # instead of the image's own entry point
 NAME_PREFIX = "first-token-sla-"        # of docker containers, so that what is left behind can be found

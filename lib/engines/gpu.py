@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 from tokenizers import Tokenizer
 
 from lib import environments, paths
-from lib.config import Container, Launch
+from lib.config import Launch
 from lib.engines import build, cards, computer, containers, cores, flags, made
 from lib.engines.base import Engine, Server, Tell
 from lib.engines.made import Step
 from lib.engines.process import OWN_PYTHON
 from lib.errors import ConfigError, EngineError
+from lib.launches import Container
 
 QUIET = {
     # Nothing may leave the node, and no package of the user's home may come in.

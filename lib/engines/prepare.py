@@ -35,24 +35,25 @@ def launch(tokenizer: str, asked: Launch, progress: Callable[[str], None]) -> No
     registry.of(asked).prepare(asked, progress)
 
 
-def able(profile: str) -> tuple[list[Launch], dict[str, str]]:
+def able(profile: str, depth: str | None = None) -> tuple[list[Launch], dict[str, str]]:
     """Launches that this computer can run, and of the others why it never can."""
-    launches = [config.load_launch(profile, name) for name in config.launch_names(profile)]
+    launches = [config.load_launch(profile, name) for name in config.launch_names(profile, depth)]
     absent = {one.name: reason for one in launches if (reason := registry.of(one).absent(one))}
     return [one for one in launches if one.name not in absent], absent
 
 
-def needed(profile: str) -> list[str]:
+def needed(profile: str, depth: str | None = None) -> list[str]:
     """Artifacts that the launches this computer can run need, each after the one it starts from."""
-    launches, _ = able(profile)
+    launches, _ = able(profile, depth)
     wanted = {name for one in launches for made in build.of(one) for name in (build.recipe(made).source, made)}
     if launches:
         wanted.add(config.load_study(profile).model.tokenizer)
-    return [name for name in build.needed(profile) if name in wanted]
+    return [name for name in build.needed(profile, depth) if name in wanted]
 
 
 def build_all(profile: str, depth: str = "default") -> list[Made]:
-    """Make what a profile needs, two models at a time, with progress; what fails is told and the rest goes on.
+    """Make what a profile and those beside it need, two models at a time, with progress; what fails is told and the
+    rest goes on.
 
     A rehearsal needs nothing real: its stand-ins make what they need when a launch starts.
 
@@ -62,8 +63,9 @@ def build_all(profile: str, depth: str = "default") -> list[Made]:
     """
     if depth == depths.REHEARSAL:
         return []
-    launches, absent = able(profile)
-    names = needed(profile)
+    launches, absent = able(profile, depth)
+    profiles = [profile, *(other.profile for other in config.beside(config.load_study(profile, depth)))]
+    names = list(dict.fromkeys(name for one in profiles for name in needed(one, depth)))
     todo, under_way, stopped = [n for n in names if build.cached(n) is None], set[str](), threading.Event()
     total = sum(build.recipe(name).seconds for name in todo)
 

@@ -17,14 +17,22 @@ JOURNAL_BYTES_PER_TOKEN = 400  # raw bytes of one token event as engines send th
 
 
 def lines(profile: str, depth: str) -> list[str]:
-    """The plan of a study, line by line.
+    """The plan of a study and of those beside it, line by line.
 
     Raises
     ------
     ConfigError : as for loading the profile.
     """
     study = config.load_study(profile, depth)
-    statistics = study.statistics
+    own = _lines(study)
+    for other in config.beside(study):
+        own += ["", f"Beside it, told in the same article: make report PROFILE={other.profile} takes it alone.",
+                *_lines(other)]  # fmt: skip
+    return own
+
+
+def _lines(study: config.Study) -> list[str]:
+    profile, statistics = study.profile, study.statistics
     width = max(16, *(len(level.id) for level in study.levels))
     out = [
         f"Study {study.name}: {study.title}",
@@ -65,7 +73,7 @@ def lines(profile: str, depth: str) -> list[str]:
         on, each = study.quality, quality.expected_s(study)
         out += ["", f"  quality: {on.texts} texts of {on.tokens} tokens and {on.items} questions, "
                     f"about {clock(each)} per launch that has not been scored"]
-    to_build = [name for name in prepare.needed(profile) if build.cached(name) is None]
+    to_build = [name for name in prepare.needed(profile, study.depth) if build.cached(name) is None]
     out += ["", f"  artifacts to build: {', '.join(to_build) or 'none'}"]
     out.append(f"  expected: about {clock(total)} of starting and measuring; installs and builds come on top, once")
     out.append(

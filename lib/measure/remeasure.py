@@ -14,7 +14,7 @@ def main() -> None:
     """Command line: profile, depth, and launches (all of the profile when none is named)."""
     profile, depth, *names = sys.argv[1:]
     study = config.load_study(profile, depth)
-    for name in names or config.launch_names(profile):
+    for name in names or config.launch_names(profile, depth):
         launch = config.load_launch(profile, name)
         record, partial = paths.record(study.name, name), paths.partial(study.name, name)
         label = config.config_hash(study, launch)

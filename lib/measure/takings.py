@@ -23,6 +23,8 @@ from lib.measure.clientplan import BURST, CLOSED, OPEN, STAGGER, Plan, Request
 Body = Callable[..., tuple[str, dict[str, Any]]]
 
 RAMP_SHARE = 0.25  # a closed level's starts are spread over this share of its seconds
+REACHED = 0.85  # of the requests a level wants: with fewer the percentile they are for is not supported
+ANSWERS = 2  # of each client, where those requests are out of reach
 SPARE = 8  # requests prepared beyond twice those expected
 
 
@@ -75,10 +77,14 @@ def seconds(level: Level, rate_rps: float = math.inf) -> float:
     """Seconds during which a level issues requests: its ramp and its measured part.
 
     `rate_rps` is how many requests per second the server answered in the level's warm-up: a slow one gets the time it
-    needs for the requests that the level wants at least. Clients that think get the time that thinking takes, too.
+    needs for the requests that the level wants at least, and one that can come nowhere near them in the time allowed
+    gets what a few answers of each client take. Clients that think get the time that thinking takes, too.
     """
     each = 1 / rate_rps + (level.think_seconds or 0.0) / (level.concurrency or 1)
-    return max(level.seconds, min(level.at_most_seconds, level.requests * each)) + ramp_s(level)
+    wanted = level.requests * each
+    if REACHED * wanted > level.at_most_seconds:  # out of reach: medians will do
+        wanted = min(wanted, ANSWERS * (level.concurrency or 1) * each)
+    return max(level.seconds, min(level.at_most_seconds, wanted)) + ramp_s(level)
 
 
 def ramp_s(level: Level) -> float:

@@ -16,8 +16,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lib import environments, paths, records
 from lib.errors import ConfigError, EngineError, NoValue, RecordError, tell
@@ -87,14 +89,24 @@ def publish(study: Study, out: Path = SITE, url: str = "", manifest: bool = True
 
 def check_fresh(study: Study) -> None:
     """Refuse tables whose records have changed since, or are gone."""
-    for launch, of in study.facts["launches"].items():
-        path = study.folder / f"{launch}.parquet"
+    for path, source in sources(study.facts, study.folder, study.folder.parent):
         digest = records.sha256(path) if path.exists() else "none"
-        if not of["source"].endswith(f"#{digest[:12]}"):
+        if not source.endswith(f"#{digest[:12]}"):
             raise RecordError(
-                f"The tables of study {study.config.name!r} were made from {of['source']}, and {path} is another file "
+                f"The tables of study {study.config.name!r} were made from {source}, and {path} is another file "
                 f"now. Run `make report`, which makes tables, figures and page anew, then publish."
             )
+
+
+def sources(facts: Mapping[str, Any], own: Path, others: Path) -> Iterator[tuple[Path, str]]:
+    """Every record that the facts name, with its source: in the folder `own`, and for each study beside in a folder of
+    its name within `others`.
+    """
+    for launch, of in facts["launches"].items():
+        yield own / f"{launch}.parquet", of["source"]
+    for other in facts["beside"]:
+        for source in other["sources"]:
+            yield others / other["name"] / source.partition("#")[0].rpartition("/")[2], source
 
 
 def listed(folder: Path) -> dict[str, Path]:
@@ -110,11 +122,12 @@ def _copy(study: Study, work: Path) -> None:
     wanted = {f"figures/{name}": study.figures / name for name in drawn}
     wanted |= {f"tables/{name}": study.tables / name for name in laid}
     wanted |= {name: paths.ROOT / name for name in LEGAL}
-    for launch in study.facts["launches"]:
+    for record, _ in sources(study.facts, study.folder, study.folder.parent):
+        within = "records" if record.parent == study.folder else f"records/{record.parent.name}"
         for suffix in ("parquet", "parquet.sha256", "telemetry.parquet", "telemetry.parquet.sha256"):
-            path = study.folder / f"{launch}.{suffix}"
+            path = record.with_name(f"{record.stem}.{suffix}")
             if path.exists():
-                wanted[f"records/{path.name}"] = path
+                wanted[f"{within}/{path.name}"] = path
     for name, path in wanted.items():
         if not path.exists():
             raise RecordError(f"{path} does not exist; run `make report`, which makes it, then publish.")

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from lib import paths, records
 from lib.errors import NoValue, RecordError, StudyError, tell
-from lib.publish.site import SITE, SUMS, listed
+from lib.publish.site import SITE, SUMS, listed, sources
 from lib.show import article, browser, explorer, numbers, style
 from lib.show.verdict import inverse
 
@@ -111,12 +111,11 @@ def _sums(site: Path) -> Iterator[str]:
 
 
 def _records(site: Path, facts: Mapping[str, Any]) -> Iterator[str]:
-    for launch, of in facts["launches"].items():
-        path = site / "records" / f"{launch}.parquet"
+    for path, source in sources(facts, site / "records", site / "records"):
         if not path.exists():
             yield f"{path.name} is not there"
-        elif not of["source"].endswith(f"#{records.sha256(path)[:12]}"):
-            yield f"{path.name} is not the record that the facts name, {of['source']}"
+        elif not source.endswith(f"#{records.sha256(path)[:12]}"):
+            yield f"{path.name} is not the record that the facts name, {source}"
 
 
 def _links(site: Path) -> Iterator[str]:

@@ -108,9 +108,9 @@ def inverse(ratio: Mapping[str, Any]) -> dict[str, Any]:
     return {**ratio, "value": turned("value"), "low": turned("high"), "high": turned("low")}
 
 
-def doubts(facts: Mapping[str, Any], launch: str, level: str | None) -> list[str]:
-    """Warnings that belong to a launch as a whole or to one of its levels."""
-    places = {launch, f"{launch} {level}", "all launches", facts["launches"][launch]["engine"]}
+def doubts(facts: Mapping[str, Any], launch: str, level: str | None, engine: str | None = None) -> list[str]:
+    """Warnings that belong to a launch as a whole or to one of its levels; of a study beside, with its engine."""
+    places = {launch, f"{launch} {level}", "all launches", engine or facts["launches"][launch]["engine"]}
     return [f"{w['text']}; {w['next']}" for w in facts["warnings"] if w["where"] in places]
 
 
