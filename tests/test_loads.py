@@ -399,6 +399,8 @@ def test_a_session_whose_prefix_cache_never_hits_is_named(tmp_path):
     assert record.meta["takings"][0]["kind"] == "sessions" and level.turns == 3 and level.short is None
     said = [str(doubt) for doubt in warnings.of_level(level, study)]
     assert [text for text in said if "this workload repeats its prompts (set `prefix_cache: true`" in text]
+    said = [str(doubt) for doubt in warnings.of_level(level, study, {"prefix_cache": False})]  # off on purpose
+    assert not [text for text in said if "repeats its prompts" in text]
 
 
 def test_a_study_without_a_rung_still_has_its_pictures(tmp_path):

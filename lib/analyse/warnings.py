@@ -4,7 +4,7 @@ Rule: a doubt names the launch and level, the value that raised it and what to d
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,15 @@ class Doubt:
         return f"{self.text} ({self.next})"
 
 
-def of_level(level: Level, study: config.Study) -> list[Doubt]:
-    """Doubts about one level of one launch, the gravest first."""
-    checks = [*_course(level, study), *_instrument(level), *_engine(level, study), *_gpus(level), *_stability(level),
+def of_level(level: Level, study: config.Study, settings: Mapping[str, Any] | None = None) -> list[Doubt]:
+    """Doubts about one level of one launch, the gravest first.
+
+    Parameters
+    ----------
+    settings : the launch's, where they are known: what it leaves out on purpose raises no doubt.
+    """
+    off = (settings or {}).get("prefix_cache") is False
+    checks = [*_course(level, study), *_instrument(level), *_engine(level, study, off), *_gpus(level), *_stability(level),
               *_sample(level)]  # fmt: skip
     return [Doubt(f"{level.launch} {level.id}", text, step) for raised, text, step in checks if raised]
 
@@ -142,7 +148,7 @@ def _instrument(level: Level) -> list[Check]:
     ]  # fmt: skip
 
 
-def _engine(level: Level, study: config.Study) -> list[Check]:
+def _engine(level: Level, study: config.Study, cache_off: bool) -> list[Check]:
     """Whether the engine did what the workload assumes."""
     hits, per_event, preempted = (level.largest(c) for c in ("prefix_hit_share", "tokens_per_event", "preemptions"))
     agreed = [a.distance for t in level.takings if (a := agreement(t)) is not None and a.samples >= GAUGE_SAMPLES]
@@ -151,7 +157,7 @@ def _engine(level: Level, study: config.Study) -> list[Check]:
     return [
         (study.workloads[level.workload].prefix_cache == "avoid" and hits > PREFIX_HITS,
          f"{hits:.1%} of prefix-cache queries hit, prompts should share nothing", "check the prompts' first tokens"),
-        (study.workloads[level.workload].prefix_cache == "wanted" and hits <= PREFIX_HITS,
+        (study.workloads[level.workload].prefix_cache == "wanted" and hits <= PREFIX_HITS and not cache_off,
          f"{hits:.1%} of prefix-cache queries hit, and this workload repeats its prompts",
          "set `prefix_cache: true` in the launch's settings"),
         (per_event > TOKENS_PER_EVENT, f"{per_event:.3g} tokens per stream event",
