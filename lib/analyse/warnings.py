@@ -54,8 +54,8 @@ def of_level(level: Level, study: config.Study, settings: Mapping[str, Any] | No
     settings : the launch's, where they are known: what it leaves out on purpose raises no doubt.
     """
     off = (settings or {}).get("prefix_cache") is False
-    checks = [*_course(level, study), *_instrument(level), *_engine(level, study, off), *_gpus(level), *_stability(level),
-              *_sample(level)]  # fmt: skip
+    checks = [*_course(level, study), *_instrument(level), *_engine(level, study, off), *_gpus(level),
+              *_stability(level), *_sample(level)]  # fmt: skip
     return [Doubt(f"{level.launch} {level.id}", text, step) for raised, text, step in checks if raised]
 
 
