@@ -16,7 +16,7 @@ from lib.engines.made import Step
 from lib.errors import ConfigError, EngineError
 from lib.launches import Container
 
-PROFILES = ("h100", "h100-current")
+PROFILES = ("h100", "h100-current", "h100-lora", "h100-sessions", "h100-inside")
 LAUNCHES = {f"{p}/{name}": config.load_launch(p, name) for p in PROFILES for name in config.launch_names(p)}
 OLD, STEPS = LAUNCHES["h100/vllm-0.6.2-fp16"], LAUNCHES["h100/vllm-0.6.2-fp16-steps8"]
 TRITON = LAUNCHES["h100/tensorrt-llm-0.12.0-fp8"]

@@ -40,7 +40,7 @@ def test_what_one_launch_fetches_and_makes_the_next_one_finds():
     assert by_name["vllm-bf16-tp8"].fetching_s == 0         # the 16-bit weights are there already
 
 
-@pytest.mark.parametrize("profile", ["h100", "h100-current"])
+@pytest.mark.parametrize("profile", ["h100", "h100-current", "h100-lora", "h100-sessions", "h100-inside"])
 def test_the_plan_prints_every_command_word_for_word(profile):
     study = study_of(profile)
     text = "\n".join(nodeplan.lines(study))

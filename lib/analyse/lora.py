@@ -17,7 +17,7 @@ from lib.analyse.floor import COMPARED
 from lib.analyse.levels import SPECS, Level
 
 TIMES = {
-    "load_s": "the engine loads its adapters with the model, at its start",
+    "load_s": "the engine loads no adapter by itself: with the model, or at the first request for it",
     "base_s": "no request asked the model itself",
     "first_s": "no request was the first for its adapter",
     "again_s": "no request followed another for its adapter",

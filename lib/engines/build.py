@@ -75,6 +75,11 @@ ARTIFACTS = {
     "llama-3-70b-instruct-fp8": Recipe(
         "fetch_model.py", "fp8-static", 72_700_000_000, 1800, environment="study", fetched=True,
         scheme="neuralmagic/Meta-Llama-3-70B-Instruct-FP8@main"),
+    # As many for Llama-3-70B, from its shapes alone.
+    "llama-3-70b-lora-r8": Recipe(
+        "make_adapters_70b.py", "lora", 1_630_000_000, 40, "r8", environment="study"),
+    "llama-3-70b-lora-r16": Recipe(
+        "make_adapters_70b.py", "lora", 2_190_000_000, 50, "r16", environment="study"),
     # Llama-3-70B's shapes for one GPU, without weights: numbers, a tokenizer of 128,256 entries, and nothing gated.
     "llama-3-70b-random-fp8": Recipe(
         "shape_llama_3_70b.py", "fp8-static, random", 10_000_000, 5, "fp8", "smollm2-135m-bf16", random=True),

@@ -161,7 +161,8 @@ def _files(study: Study, launches: list[Launch]) -> Iterator[Finding]:
     """Disk, and what of the models is there."""
     place = paths.ARTIFACTS if paths.ARTIFACTS.exists() else paths.ROOT
     free = shutil.disk_usage(place).free
-    absent = sorted({launch.artifact for launch in launches if not (paths.ARTIFACTS / launch.artifact).exists()})
+    absent = sorted({name for launch in launches for name in build.of(launch)
+                     if not (paths.ARTIFACTS / name).exists()})  # fmt: skip
     needed = sum(build.recipe(name).bytes for name in absent)
     yield _if(free < needed, "disk", f"{free / 1e9:.0f} GB free", WRONG, f"{len(absent)} model(s) are missing and need "
               f"about {needed / 1e9:.0f} GB: free some, or make artifacts/ a link to a larger disk")  # fmt: skip

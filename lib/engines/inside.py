@@ -106,6 +106,20 @@ def with_adapters(manifest: dict[str, Any], launch: Launch) -> dict[str, Any]:
     return manifest | {"files": [*manifest["files"], *files]}
 
 
+def vllm_options(artifact: str | None, at_once: int, highest_rank: int) -> list[str]:
+    """Options with which vLLM serves adapters, so many different ones in a step; none where there is no artifact."""
+    if not artifact:
+        return []
+    return ["--enable-lora", "--max-loras", str(at_once), "--max-lora-rank", str(highest_rank),
+            # One more than there are: what should be refused and is taken must push none out.
+            "--max-cpu-loras", str(max(at_once, COUNT) + 1)]
+
+
+def vllm_variables(artifact: str | None) -> dict[str, str]:
+    """Environment variables with which vLLM takes adapters while it serves."""
+    return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if artifact else {}
+
+
 def vllm_adapted(body: dict[str, Any], adapter: str) -> dict[str, Any]:
     """Ask vLLM for an adapter: it knows one as a model of its own."""
     return body | {"model": adapter}

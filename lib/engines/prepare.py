@@ -13,7 +13,7 @@ from typing import Any
 
 from lib import config, depths
 from lib.config import Launch
-from lib.engines import build, made, registry
+from lib.engines import build, inside, made, registry
 from lib.engines.gpu import GpuEngine
 from lib.errors import EngineError, StudyError, tell
 from lib.glance import Table
@@ -105,10 +105,16 @@ def glance(manifests: list[Made]) -> Table:
     rows = [
         (m["artifact"], m["failed"], None, None, None) if "failed" in m else
         (m["artifact"], m["format"], f"{m['bytes'] / 1e6:.0f} MB", f"{m['seconds']:.0f} s",
-         m["source"] or ("its repository" if build.recipe(m["artifact"]).fetched else "the model's package"))
+         m["source"] or _from(build.recipe(m["artifact"])))
         for m in manifests
     ]
     return Table(("artifact", "weights", "size", "built in", "made from"), rows)
+
+
+def _from(recipe: build.Recipe) -> str:
+    if recipe.fetched:
+        return "its repository"
+    return "a seed" if recipe.format == inside.FORMAT else "the model's package"
 
 
 def _made(engine: GpuEngine, one: Launch, progress: Callable[[str], None]) -> list[Made]:

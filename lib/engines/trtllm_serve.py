@@ -3,8 +3,10 @@
 Most options live in a YAML file that overrides the command line; it is made with the weights and hashed with them. FP8
 weights are quantized by ModelOpt in the launch's own environment, because none of Llama-3 (3.0) is published in its
 format. The engine has no router for dense models: replicas stand behind this study's own, which hands each
-connection to the replica with the fewest. Output length is pinned by `ignore_eos`, `min_tokens` and `max_tokens`. The
-server takes no key: it must listen on loopback only.
+connection to the replica with the fewest. Output length is pinned by `ignore_eos`, `min_tokens` and `max_tokens`. A
+request brings its LoRA adapter's name, number and folder along (NVIDIA/TensorRT-LLM, docs/source/features/lora.md
+@050db34b); the engine reads it at the first. The server takes no key: it must listen on loopback only. Refused:
+adapters beside FP8 weights, for which the fix came after 1.2's candidates (pull request 9808).
 """
 
 import json
@@ -16,7 +18,7 @@ from pydantic import Field
 
 from lib import paths
 from lib.config import Launch, Strict
-from lib.engines import flags, talk
+from lib.engines import flags, inside, talk
 from lib.engines.base import Server
 from lib.engines.gpu import QUIET, GpuEngine
 from lib.engines.made import HERE, Step
@@ -27,6 +29,8 @@ from lib.errors import ConfigError
 RECIPES = Path(__file__).with_name("recipes")
 CHECKPOINT, OPTIONS = "modelopt-fp8-checkpoint", "trtllm-serve-options"
 FILE = "options.yaml"
+ADAPTED = ("attn_q", "attn_k", "attn_v", "attn_dense")      # its names of the matrices that our adapters change
+OFFER_S = 120.0
 
 
 class Settings(Strict):
@@ -47,6 +51,9 @@ class Settings(Strict):
     stream_interval: int = Field(gt=0)                      # tokens per chunk
     overlap_scheduler: bool
     statistics: bool                                        # engine metrics, at a small cost
+    adapters: str | None = None                             # artifact of LoRA adapters, served beside the model
+    max_loras: int = Field(default=1, gt=0)                 # adapters on the GPUs at once
+    max_lora_rank: int = Field(default=16, gt=0)
 
 
 class TrtllmServe(GpuEngine):
@@ -66,8 +73,8 @@ class TrtllmServe(GpuEngine):
         "running": "TensorRT-LLM 1.2 exports no gauge of running requests for Prometheus",
         "waiting": "TensorRT-LLM 1.2 exports no gauge of waiting requests for Prometheus",
         "preemptions_total": "TensorRT-LLM 1.2 exports no count of paused requests",
-        "prefix_cache_queries_total": "TensorRT-LLM 1.2 exports a hit rate of its cache, which is off, and no counts",
-        "prefix_cache_hits_total": "TensorRT-LLM 1.2 exports a hit rate of its cache, which is off, and no counts",
+        "prefix_cache_queries_total": "TensorRT-LLM 1.2 exports a hit rate of its cache and no counts",
+        "prefix_cache_hits_total": "TensorRT-LLM 1.2 exports a hit rate of its cache and no counts",
         "prompt_tokens_total": "TensorRT-LLM 1.2 exports no token counts",
         "generation_tokens_total": "TensorRT-LLM 1.2 exports no token counts",
     }
@@ -79,6 +86,10 @@ class TrtllmServe(GpuEngine):
         where = f"Launch {launch.name}, TensorRT-LLM {self.version_name}"
         if (own.calib_size is None) == (launch.precision == "fp8"):
             raise ConfigError(f"{where}: calib_size belongs to FP8, and only there.")
+        inside.check(launch, own.max_lora_rank)
+        if own.adapters and launch.precision == "fp8":
+            raise ConfigError(f"{where}: 16-bit adapters beside Llama-70B's FP8 weights failed until NVIDIA's pull request "
+                              "9808 of 2026-01, and whether this release holds it is not known. Serve adapters at bf16.")
         if not own.chunked_prefill and own.max_num_tokens < own.max_seq_len:
             raise ConfigError(f"{where}: without chunked prefill a step must hold a whole prompt: max_num_tokens "
                               f"{own.max_num_tokens} is below max_seq_len {own.max_seq_len}.")
@@ -108,7 +119,15 @@ class TrtllmServe(GpuEngine):
             "disable_overlap_scheduler": not own.overlap_scheduler,
             "enable_iter_perf_stats": own.statistics,
             "return_perf_metrics": own.statistics,          # mounts /prometheus/metrics
-        }
+        } | ({"lora_config": {
+            "lora_target_modules": list(ADAPTED), "max_lora_rank": own.max_lora_rank, "max_loras": own.max_loras,
+            # One more than there are: what should be refused and is taken must push none out.
+            "max_cpu_loras": max(own.max_loras, inside.COUNT) + 1,
+        }} if own.adapters else {})
+
+    def verify(self, launch: Launch) -> dict[str, Any]:
+        """Weights, what was made of them, and adapters; see `Engine.verify`."""
+        return inside.with_adapters(super().verify(launch), launch)
 
     def model(self, launch: Launch) -> Path:
         """Folder of the weights that are served; its name is the model's for clients."""
@@ -152,6 +171,25 @@ class TrtllmServe(GpuEngine):
             "max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True, "temperature": 0.0,
             "skip_special_tokens": False,       # an end token that is ignored is still a token, and shows as one
         }
+
+    def adapted(self, launch: Launch, body: dict[str, Any], adapter: str) -> dict[str, Any]:
+        """Bring an adapter along: the engine keeps it under its number."""
+        if not self.own(launch).adapters:
+            return super().adapted(launch, body, adapter)
+        number = adapter.rpartition("-")[2]
+        return body | {"lora_request": {
+            "lora_name": adapter, "lora_int_id": int(number) if number.isdigit() else 0,
+            "lora_path": str(inside.folder(launch, adapter)),
+        }}
+
+    def offer(self, server: Server, name: str, folder: Path) -> tuple[bool, str]:
+        """Ask with the adapter, once: there is no other way to bring one to the engine."""
+        path, body = server.body("The", 4, name)
+        try:
+            talk.completion(server.port, path, server.key, body, OFFER_S)
+        except OSError as refusal:
+            return False, str(refusal)
+        return True, "a request that brought it along was answered"
 
     def claims(self, server: Server) -> list[dict[str, Any]]:
         """Model, version and quantization; the option file is proven by its hash."""

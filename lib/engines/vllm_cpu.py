@@ -100,9 +100,7 @@ class VllmCpu(Engine):
             "--enable-prefix-caching" if own.prefix_cache else "--no-enable-prefix-caching",
             *([] if own.chunked_prefill else ["--no-enable-chunked-prefill"]),
             *(["--num-gpu-blocks-override", str(own.kv_blocks)] if own.kv_blocks else []),
-            *(["--enable-lora", "--max-loras", str(own.max_loras), "--max-lora-rank", str(own.max_lora_rank),
-               # One more than there are: what should be refused and is taken must push none out.
-               "--max-cpu-loras", str(max(own.max_loras, inside.COUNT) + 1)] if own.adapters else []),
+            *inside.vllm_options(own.adapters, own.max_loras, own.max_lora_rank),
             "--generation-config", "vllm",      # the model's own sampling defaults must not creep in
         ]
 
@@ -118,7 +116,7 @@ class VllmCpu(Engine):
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(core) for core in bound),
             # By default int4 weights would meet int8 activations on CPUs with AMX: another precision than W4A16.
             "VLLM_CPU_INT4_W4A8": "0",
-            **({"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if own.adapters else {}),
+            **inside.vllm_variables(own.adapters),
             "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
             **OWN_PYTHON,
         }

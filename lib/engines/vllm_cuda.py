@@ -2,10 +2,11 @@
 
 The two take different options for the same thing: multi-step scheduling went, prefix caching came on by default. Only
 options of the version's own list (data/flags) are passed, and every setting that decides the result is passed, default
-or not. Output length is pinned by `ignore_eos`, `min_tokens` and `max_tokens`. Refused: combinations that the version
-itself refuses at its start, after the model has been loaded.
+or not. Output length is pinned by `ignore_eos`, `min_tokens` and `max_tokens`. 0.24.0 loads LoRA adapters while
+it serves, by name. Refused: combinations that the version itself refuses at its start, after the model has been loaded.
 """
 
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -40,10 +41,14 @@ class Settings(Strict):
     stream_interval: int | None = Field(default=None, gt=0)         # not 0.6.2: tokens per chunk
     async_scheduling: bool | None = None                    # not 0.6.2
     api_servers: int | None = Field(default=None, gt=0)     # not 0.6.2: processes that speak HTTP
+    kv_blocks: int | None = Field(default=None, gt=1)       # not 0.6.2: of 16 tokens; None: all that memory holds
+    adapters: str | None = None                             # not 0.6.2: artifact of LoRA adapters beside the model
+    max_loras: int = Field(default=1, gt=0)                 # adapters in one step; the others wait their turn
+    max_lora_rank: int = Field(default=16, gt=0)
 
 
 OLD, NEW = ("num_scheduler_steps", "swap_space_gib"), ("stream_interval", "async_scheduling", "api_servers")
-
+BLOCK = 16                  # tokens of a block of its KV cache, by default on these GPUs
 
 RANDOM = "dummy"            # its word for weights that are made up while loading
 TOLD = ("None", "compressed-tensors")       # what a checkpoint says of itself
@@ -81,6 +86,7 @@ class VllmCuda(GpuEngine):
         "prefix_cache_hits_total": ("vllm:prefix_cache_hits_total",),
     }
     absent_metrics: ClassVar = {}
+    loads_adapters = True
     old: ClassVar[bool] = False
 
     def check(self, launch: Launch) -> None:
@@ -95,12 +101,22 @@ class VllmCuda(GpuEngine):
             says = [f"settings lack {', '.join(missing)}"] if missing else []
             says += [f"this version does not know {', '.join(strange)}"] if strange else []
             raise ConfigError(f"{where}: {'; '.join(says)}.")
+        inside.check(launch, own.max_lora_rank)
+        if own.adapters and (own.replicas > 1 or own.api_servers != 1):
+            raise ConfigError(f"{where} loads an adapter into one server process alone: with `adapters` write "
+                              "`replicas: 1` and `api_servers: 1`.")
+        if own.kv_blocks and own.kv_blocks * BLOCK < own.max_model_len:
+            raise ConfigError(f"{where}: {own.kv_blocks} blocks of {BLOCK} tokens cannot hold one request of "
+                              f"max_model_len {own.max_model_len}; it would wait for ever. Raise kv_blocks.")
         if not self.old:
             if own.max_num_batched_tokens < own.max_model_len and not own.chunked_prefill:
                 raise ConfigError(f"{where}: without chunked prefill a step must hold a whole prompt: "
                                   f"max_num_batched_tokens {own.max_num_batched_tokens} is below max_model_len "
                                   f"{own.max_model_len}.")
             return
+        if own.adapters or own.kv_blocks:
+            raise ConfigError(f"{where}: this study uses `adapters` and `kv_blocks` with 0.24.0 alone; the article's "
+                              "version serves adapters without chunked prefill only, and nobody has tried it here.")
         if own.replicas > 1:
             raise ConfigError(f"{where} has no router for replicas: write `replicas: 1`.")
         steps = own.num_scheduler_steps or 1
@@ -161,12 +177,19 @@ class VllmCuda(GpuEngine):
             "--async-scheduling" if own.async_scheduling else "--no-async-scheduling",
             "--stream-interval", str(own.stream_interval), "--data-parallel-size", str(own.replicas),
             "--api-server-count", str(own.api_servers),
+            *(["--num-gpu-blocks-override", str(own.kv_blocks)] if own.kv_blocks else []),
+            *inside.vllm_options(own.adapters, own.max_loras, own.max_lora_rank),
             "--generation-config", "vllm",      # the model's own sampling defaults must not creep in
         ]
 
     def variables(self, launch: Launch, key: str) -> dict[str, str]:
         """Hand over the key; let no word out."""
-        return {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", **QUIET, **OWN_PYTHON}
+        allowed = inside.vllm_variables(self.own(launch).adapters)
+        return {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", **allowed, **QUIET, **OWN_PYTHON}
+
+    def verify(self, launch: Launch) -> dict[str, Any]:
+        """Weights and adapters; see `Engine.verify`."""
+        return inside.with_adapters(super().verify(launch), launch)
 
     def body(self, launch: Launch, prompt: str, output_tokens: int) -> tuple[str, dict[str, Any]]:
         """Build an OpenAI text completion with vLLM's own keys."""
@@ -177,6 +200,16 @@ class VllmCuda(GpuEngine):
             "max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True, "temperature": 0.0, "seed": 0,
             "skip_special_tokens": False,       # an end token that is ignored is still a token, and shows as one
         }
+
+    def adapted(self, launch: Launch, body: dict[str, Any], adapter: str) -> dict[str, Any]:
+        """Ask for an adapter by its name."""
+        if not self.own(launch).adapters:
+            return super().adapted(launch, body, adapter)
+        return inside.vllm_adapted(body, adapter)
+
+    def offer(self, server: Server, name: str, folder: Path) -> tuple[bool, str]:
+        """Load an adapter while the server runs."""
+        return inside.vllm_offer(server.port, server.key, name, folder)
 
     def kv_cache(self, server: Server) -> dict[str, Any] | None:
         """By its log."""

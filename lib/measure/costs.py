@@ -59,7 +59,7 @@ def in_order(study: Study, launches: list[Launch]) -> Iterator[tuple[Launch, Cos
     there: set[Path | str] = set()
     for launch in launches:
         engine = registry.of(launch)
-        artifacts = [name for name in dict.fromkeys((study.model.tokenizer, launch.artifact)) if name not in there]
+        artifacts = [name for name in dict.fromkeys((study.model.tokenizer, *build.of(launch))) if name not in there]
         making = 0.0
         if isinstance(engine, GpuEngine):
             for step, folder in zip(engine.steps(launch), engine.made(launch), strict=True):

@@ -51,10 +51,12 @@ def _commands(launch: Launch, seen: set[str]) -> list[str]:
     told: list[tuple[str, list[str]]] = []
     if launch.container:
         told.append(("fetch the image", containers.pulling(launch.container)))
-    recipe = build.recipe(launch.artifact)
-    if recipe.fetched:
-        told.append((f"fetch {launch.artifact}", ["python", f"lib/engines/recipes/{recipe.script}", "--scheme",
-                                                  str(recipe.scheme), "--out", f"artifacts/{launch.artifact}"]))
+    for name in build.of(launch):
+        recipe = build.recipe(name)
+        if recipe.fetched or name != launch.artifact:
+            told.append((f"{'fetch' if recipe.fetched else 'make'} {name}", [
+                "python", f"lib/engines/recipes/{recipe.script}", "--scheme", str(recipe.scheme), "--out",
+                f"artifacts/{name}"]))
     if isinstance(engine, GpuEngine):
         told += [(f"make {what}", argv) for what, argv in engine.commands(launch)]
     for what, argv in told:

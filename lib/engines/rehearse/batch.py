@@ -1,7 +1,9 @@
 """A continuous batch that costs time and computes nothing: requests wait, are prefilled, and get a token a step.
 
-Deadlines are absolute, so that the pace does not drift; one that cannot be kept is not caught up. Rule: it decides when
-tokens come and how many, never how they are sent.
+A prompt is read whole or, in chunks, over as many steps as the step's budget of tokens makes it. Where the KV cache
+cannot hold the next tokens of all, the youngest request loses its own and waits to be read again, as in vLLM. Deadlines
+are absolute, so that the pace does not drift; one that cannot be kept is not caught up. Rule: it decides when tokens
+come and how many, never how they are sent.
 """
 
 import asyncio
@@ -27,16 +29,20 @@ class Sequence:
     send: Callable[[int, str], None]
     made: int = 0
     gone: bool = False  # its client has left
+    cached: int = 0  # tokens of its prompt that the prefix cache holds when it comes
+    unread: int = 0  # tokens of its prompt that steps to come must read
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many sequences and prompt tokens a step may hold, and how many steps pass before tokens are sent."""
+    """What a step may hold, whether it may hold a part of a prompt, how many pass before tokens are sent, the cache."""
 
     sequences: int = 256
     prompt_tokens: int = 8192
     steps_per_chunk: int = 1
+    chunked: bool = False
+    kv_tokens: int | None = None  # None: as many as were predicted
 
 
 class Batch:
@@ -53,7 +59,8 @@ class Batch:
         self.failure = failure or Failure()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self.prompt_tokens_total = self.generation_tokens_total = 0
+        self.kv_tokens = limits.kv_tokens or pace.kv_tokens
+        self.prompt_tokens_total = self.generation_tokens_total = self.cached_tokens_total = self.preemptions = 0
         self._arrived = asyncio.Event()
         self._spared = False  # whether the one stream with an error has had it
 
@@ -65,7 +72,10 @@ class Batch:
     @property
     def kv_usage(self) -> float:
         """Share of the KV cache in use."""
-        return min(1.0, sum(s.prompt_tokens + s.made for s in self.running) / self.pace.kv_tokens)
+        return min(1.0, self._held() / self.kv_tokens)
+
+    def _held(self) -> int:
+        return sum(s.prompt_tokens + s.made for s in self.running)
 
     async def run(self) -> None:
         """Work for ever."""
@@ -76,28 +86,43 @@ class Batch:
                 self._arrived.clear()
                 await self._arrived.wait()
                 due = clock()
-            decoding = len(self.running)
-            new = self._admit()
+            decoding = sum(not s.unread for s in self.running)
+            new = self._read()
             due = max(due + self.pace.step_s(new, decoding) / self.speed, clock())
             await asyncio.sleep(max(0.0, due - clock()))
             self._step()
 
-    def _admit(self) -> int:
-        """Take what fits from the queue; returns its prompt tokens."""
-        tokens = 0
+    def _read(self) -> int:
+        """Go on with prompts begun, and take what fits from the queue; returns the tokens read."""
+        tokens, budget = 0, self.limits.prompt_tokens
+        for sequence in self.running:
+            part = min(sequence.unread, budget - tokens)
+            sequence.unread -= part
+            tokens += part
         while self.waiting and len(self.running) < self.limits.sequences:
             first = self.waiting[0]
-            if tokens and tokens + first.prompt_tokens > self.limits.prompt_tokens:
+            wanted = first.prompt_tokens + first.made - first.cached
+            full = tokens >= budget if self.limits.chunked else bool(tokens) and tokens + wanted > budget
+            if full or (self.running and self._held() + first.prompt_tokens + first.made > self.kv_tokens):
                 break
             self.waiting.popleft()
             self.running.append(first)
-            tokens += first.prompt_tokens
-            self.prompt_tokens_total += first.prompt_tokens
+            part = min(wanted, budget - tokens) if self.limits.chunked else wanted
+            first.unread = wanted - part
+            tokens += part
+            if not first.made:
+                self.prompt_tokens_total += first.prompt_tokens
+                self.cached_tokens_total += first.cached
         return tokens
 
     def _step(self) -> None:
         every = self.limits.steps_per_chunk
-        for sequence in self.running:
+        while len(self.running) > 1 and self._held() + len(self.running) > self.kv_tokens:
+            loser = self.running.pop()
+            loser.cached = loser.unread = 0
+            self.waiting.appendleft(loser)
+            self.preemptions += 1
+        for sequence in [s for s in self.running if not s.unread]:
             sequence.made += 1
             self.generation_tokens_total += 1
             last = sequence.made >= sequence.wanted

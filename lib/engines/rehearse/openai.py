@@ -11,9 +11,10 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from lib.engines.rehearse.adapters import Adapters, Prefixes
 from lib.engines.rehearse.batch import ERROR, Batch, Sequence
 from lib.engines.rehearse.serving import Reply, Request
 
@@ -35,15 +36,20 @@ class Dialect:
     usage_by_default: bool = False  # usage and running usage come unless switched off
     chat_counts_chunk: bool = False  # a running usage of chat counts the chunk's own tokens
     blank: str = ""  # what stands between an event's data and its line end
+    carries_adapters: bool = False  # a request brings its adapter along instead of naming one as its model
 
 
+@dataclass
 class Answers:
     """Answers completions and chat requests out of a batch."""
 
-    def __init__(
-        self, dialect: Dialect, batch: Batch, model: str, context: int, count: Callable[[str], int]
-    ) -> None:
-        self.dialect, self.batch, self.model, self.context, self.count = dialect, batch, model, context, count
+    dialect: Dialect
+    batch: Batch
+    model: str
+    context: int
+    count: Callable[[str], int]
+    adapters: Adapters = field(default_factory=Adapters)
+    prefixes: Prefixes = field(default_factory=lambda: Prefixes(on=False))
 
     async def answer(self, request: Request, reply: Reply) -> None:
         """Answer one request."""
@@ -63,8 +69,10 @@ class Answers:
             )
             reply.whole(400, _error(said, 400))
             return
-        stream = _Stream(self.dialect, asked, chat, self.model, tokens, reply)
-        sequence = Sequence(tokens, wanted, stream.send)
+        adapter = (asked.get("lora_request") or {}).get("lora_name") if self.dialect.carries_adapters else None
+        model = str(adapter or asked["model"])
+        stream = _Stream(self.dialect, asked, chat, model, tokens, reply, WORD if model == self.model else f" {model}")
+        sequence = Sequence(tokens, wanted, stream.send, cached=self.prefixes.cached(text, tokens))
         stream.sequence = sequence
         self.batch.add(sequence)
         await sequence.ended.wait()
@@ -74,7 +82,10 @@ class Answers:
             return 400, "Field required: prompt"
         if self.dialect.strict and (strange := sorted(set(asked) - FIELDS)):
             return 400, f"Extra inputs are not permitted: {', '.join(strange)}"
-        if asked.get("model") != self.model:
+        carried = asked.get("lora_request") if self.dialect.carries_adapters else None
+        if carried and (said := self.adapters.load(str(carried["lora_name"]), str(carried["lora_path"]))):
+            return 400, said
+        if asked.get("model") not in {self.model} | (set() if self.dialect.carries_adapters else self.adapters.loaded):
             return 404, f"The model `{asked.get('model')}` does not exist."
         if not asked.get("stream"):
             return 400, "a rehearsal streams; set stream to true"
@@ -85,13 +96,14 @@ class _Stream:
     """One answer on its way."""
 
     def __init__(
-        self, dialect: Dialect, asked: dict[str, Any], chat: bool, model: str, prompt_tokens: int, reply: Reply
-    ) -> None:
+        self, dialect: Dialect, asked: dict[str, Any], chat: bool, model: str, prompt_tokens: int, reply: Reply,
+        word: str,
+    ) -> None:  # fmt: skip
         options = asked.get("stream_options") or {}
         self.dialect, self.chat, self.model, self.reply = dialect, chat, model, reply
         self.usage = bool(options.get("include_usage", False))
         self.running = self.usage and bool(options.get("continuous_usage_stats", dialect.usage_by_default))
-        self.prompt_tokens, self.sent, self.begun = prompt_tokens, 0, False
+        self.prompt_tokens, self.sent, self.begun, self.word = prompt_tokens, 0, False, word
         self.id = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(16)}"
         self.created = int(time.time())
         self.sequence: Sequence | None = None
@@ -111,7 +123,7 @@ class _Stream:
             self._event("[DONE]")
             return
         self.sent += tokens
-        self._chunk(WORD * tokens, ended or None, tokens)
+        self._chunk(self.word * tokens, ended or None, tokens)
         if ended and self.usage:
             self._event(self._about([]) | {"usage": self._counted(self.sent)})
         if ended:

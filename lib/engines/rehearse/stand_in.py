@@ -10,6 +10,7 @@ model or a network beyond 127.0.0.1.
 import asyncio
 import functools
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -93,9 +94,12 @@ def _serve(name: str, line: flags.Line, told: Told, failure: failures.Failure) -
     except vllm.StartRefused as refusal:
         trouble.say(str(refusal))
         return 1
-    print("\n".join(vllm.opening(asked, told, of.kv_tokens)), flush=True)
+    if told.contender.endswith("-fp8") and asked.cache == "auto":  # the cache that was predicted for it is of 8 bit
+        of = replace(of, kv_tokens=of.kv_tokens // 2)
+    batch = Batch(of, vllm.limits(asked), told.speed, failure)
+    print("\n".join(vllm.opening(asked, told, batch.kv_tokens)), flush=True)
     trouble.before_ready(failure, told.engine, told.speed)
-    asyncio.run(vllm.run(asked, told, Batch(of, vllm.limits(asked), told.speed, failure), counter))
+    asyncio.run(vllm.run(asked, told, batch, counter))
     return 0
 
 

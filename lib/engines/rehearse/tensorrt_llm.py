@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lib.engines.rehearse import tools, trouble
+from lib.engines.rehearse.adapters import Adapters, Prefixes
 from lib.engines.rehearse.batch import ERROR, Batch, Limits, Sequence
 from lib.engines.rehearse.failures import Failure
 from lib.engines.rehearse.flags import Line
@@ -35,7 +38,8 @@ def main(
     trouble.say(f"[TensorRT-LLM] TensorRT-LLM version: {told.version}")
     trouble.before_ready(failure, told.engine, told.speed)
     if serving:
-        limits = Limits(int(line.one("--max_batch_size", "2048")), int(line.one("--max_num_tokens", "8192")))
+        limits = Limits(int(line.one("--max_batch_size", "2048")), int(line.one("--max_num_tokens", "8192")),
+                        chunked=line.on("--enable_chunked_prefill"))  # fmt: skip
         batch = Batch(pace, limits, told.speed, failure)
         asyncio.run(_trtllm_serve(line, told, batch, count))
     else:
@@ -48,8 +52,11 @@ def main(
 async def _trtllm_serve(line: Line, told: Told, batch: Batch, count: Callable[[str], int]) -> None:
     model = line.words[-1] if line.words else ""
     name = line.one("--served_model_name", model.rstrip("/").rpartition("/")[2])
-    answers = Answers(Dialect(blank=" "), batch, name, int(line.one("--max_seq_len", "8192")),
-                      lambda text: count(text) + BOS)  # fmt: skip
+    options = Path(line.one("--config", ""))
+    given = yaml.safe_load(options.read_text()) if options.is_file() else {}
+    answers = Answers(Dialect(blank=" ", carries_adapters=True), batch, name, int(line.one("--max_seq_len", "8192")),
+                      lambda text: count(text) + BOS, Adapters((given.get("lora_config") or {}).get("max_lora_rank", 0)),
+                      Prefixes((given.get("kv_cache_config") or {}).get("enable_block_reuse", True)))  # fmt: skip
     read_at = 0
 
     async def handle(request: Request, reply: Reply) -> None:

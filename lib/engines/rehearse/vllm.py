@@ -1,7 +1,8 @@
 """A stand-in for vLLM's OpenAI server, 0.6.2 and today's: its log, its endpoints, its refusals, its streams.
 
-Log lines and metric names after the two generations' sources. Refused as there: an unknown option (status 2), and in
-0.6.2 multi-step scheduling with chunked prefill, or with an FP8 cache that FlashAttention cannot hold.
+Log lines and metric names after the two generations' sources. Refused as there: an unknown option (status 2), an
+adapter of too high a rank or for another model, and in 0.6.2 multi-step scheduling with chunked prefill, or with an FP8
+cache that FlashAttention cannot hold.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lib.engines.rehearse.adapters import Adapters, Prefixes
 from lib.engines.rehearse.batch import Batch, Limits
 from lib.engines.rehearse.flags import Line
 from lib.engines.rehearse.openai import Answers, Dialect
@@ -51,6 +53,8 @@ class Settings:
     tp: int
     eager: bool
     old: bool
+    highest_rank: int  # of LoRA adapters; 0: it serves none
+    kv_tokens: int | None  # None: as many as were predicted
 
 
 def settings(line: Line, told: Told) -> Settings:
@@ -92,6 +96,8 @@ def settings(line: Line, told: Told) -> Settings:
         tp=int(line.one("--tensor-parallel-size", "1")),
         eager=line.on("--enforce-eager"),
         old=old,
+        highest_rank=int(line.one("--max-lora-rank", "16")) if line.on("--enable-lora") else 0,
+        kv_tokens=int(line.one("--num-gpu-blocks-override", "0")) * BLOCK or None,
     )
 
 
@@ -137,7 +143,10 @@ def opening(s: Settings, told: Told, kv_tokens: int) -> list[str]:
 
 async def run(s: Settings, told: Told, batch: Batch, count: Callable[[str], int]) -> None:
     """Serve until the process is ended."""
-    answers = Answers(DIALECTS[s.old], batch, s.name, s.context, lambda text: count(text) + BOS)
+    adapters = Adapters(s.highest_rank)
+    answers = Answers(DIALECTS[s.old], batch, s.name, s.context, lambda text: count(text) + BOS, adapters,
+                      Prefixes(s.prefix_cache))  # fmt: skip
+    changeable = s.highest_rank and os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") == "1"
     key = os.environ.get("VLLM_API_KEY")
 
     async def handle(request: Request, reply: Reply) -> None:
@@ -147,6 +156,11 @@ async def run(s: Settings, told: Told, batch: Batch, count: Callable[[str], int]
             await answers.answer(request, reply)
         elif request.path == "/v1/models":
             reply.whole(200, {"object": "list", "data": [_model(s)]})
+        elif request.path == "/v1/load_lora_adapter" and changeable and request.body is not None:
+            name = str(request.body.get("lora_name"))
+            refusal = adapters.load(name, str(request.body.get("lora_path")))
+            said = f"Success: LoRA adapter '{name}' added successfully."
+            reply.whole(400 if refusal else 200, {"error": {"message": refusal, "code": 400}} if refusal else said)
         elif request.path == "/tokenize" and request.body is not None:
             extra = BOS if request.body.get("add_special_tokens", True) else 0
             tokens = count(str(request.body.get("prompt", ""))) + extra
@@ -166,7 +180,7 @@ async def run(s: Settings, told: Told, batch: Batch, count: Callable[[str], int]
 
 def limits(s: Settings) -> Limits:
     """What a step may hold."""
-    return Limits(s.sequences, s.batched_tokens, 1 if s.streams_steps else s.steps)
+    return Limits(s.sequences, s.batched_tokens, 1 if s.streams_steps else s.steps, s.chunked, s.kv_tokens)
 
 
 def metrics(s: Settings, batch: Batch) -> str:
@@ -179,9 +193,10 @@ def metrics(s: Settings, batch: Batch) -> str:
         "kv_cache_usage_perc": batch.kv_usage,
     }
     counters = {"prompt_tokens": batch.prompt_tokens_total, "generation_tokens": batch.generation_tokens_total,
-                "num_preemptions": 0}  # fmt: skip
+                "num_preemptions": batch.preemptions}  # fmt: skip
     if not s.old:
-        counters |= {"prefix_cache_queries": batch.prompt_tokens_total, "prefix_cache_hits": 0}
+        looked_up = batch.prompt_tokens_total if s.prefix_cache else 0
+        counters |= {"prefix_cache_queries": looked_up, "prefix_cache_hits": batch.cached_tokens_total}
     label = f'{{model_name="{s.name}"}}' if s.old else f'{{engine="0",model_name="{s.name}"}}'
     lines = []
     for name in GAUGES[s.old]:
