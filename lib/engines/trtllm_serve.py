@@ -88,8 +88,9 @@ class TrtllmServe(GpuEngine):
             raise ConfigError(f"{where}: calib_size belongs to FP8, and only there.")
         inside.check(launch, own.max_lora_rank)
         if own.adapters and launch.precision == "fp8":
-            raise ConfigError(f"{where}: 16-bit adapters beside Llama-70B's FP8 weights failed until NVIDIA's pull request "
-                              "9808 of 2026-01, and whether this release holds it is not known. Serve adapters at bf16.")
+            raise ConfigError(f"{where}: 16-bit adapters beside Llama-70B's FP8 weights failed until NVIDIA's pull "
+                              "request 9808 of 2026-01, and whether this release holds it is not known. Serve adapters "
+                              "at bf16.")
         if not own.chunked_prefill and own.max_num_tokens < own.max_seq_len:
             raise ConfigError(f"{where}: without chunked prefill a step must hold a whole prompt: max_num_tokens "
                               f"{own.max_num_tokens} is below max_seq_len {own.max_seq_len}.")

@@ -101,6 +101,9 @@ class VllmCuda(GpuEngine):
             says = [f"settings lack {', '.join(missing)}"] if missing else []
             says += [f"this version does not know {', '.join(strange)}"] if strange else []
             raise ConfigError(f"{where}: {'; '.join(says)}.")
+        if self.old and (own.adapters or own.kv_blocks):
+            raise ConfigError(f"{where}: this study uses `adapters` and `kv_blocks` with 0.24.0 alone; the article's "
+                              "version serves adapters without chunked prefill only, and nobody has tried it here.")
         inside.check(launch, own.max_lora_rank)
         if own.adapters and (own.replicas > 1 or own.api_servers != 1):
             raise ConfigError(f"{where} loads an adapter into one server process alone: with `adapters` write "
@@ -114,9 +117,6 @@ class VllmCuda(GpuEngine):
                                   f"max_num_batched_tokens {own.max_num_batched_tokens} is below max_model_len "
                                   f"{own.max_model_len}.")
             return
-        if own.adapters or own.kv_blocks:
-            raise ConfigError(f"{where}: this study uses `adapters` and `kv_blocks` with 0.24.0 alone; the article's "
-                              "version serves adapters without chunked prefill only, and nobody has tried it here.")
         if own.replicas > 1:
             raise ConfigError(f"{where} has no router for replicas: write `replicas: 1`.")
         steps = own.num_scheduler_steps or 1

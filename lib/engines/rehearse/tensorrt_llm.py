@@ -54,9 +54,10 @@ async def _trtllm_serve(line: Line, told: Told, batch: Batch, count: Callable[[s
     name = line.one("--served_model_name", model.rstrip("/").rpartition("/")[2])
     options = Path(line.one("--config", ""))
     given = yaml.safe_load(options.read_text()) if options.is_file() else {}
+    adapters = Adapters((given.get("lora_config") or {}).get("max_lora_rank", 0))
+    prefixes = Prefixes((given.get("kv_cache_config") or {}).get("enable_block_reuse", True))
     answers = Answers(Dialect(blank=" ", carries_adapters=True), batch, name, int(line.one("--max_seq_len", "8192")),
-                      lambda text: count(text) + BOS, Adapters((given.get("lora_config") or {}).get("max_lora_rank", 0)),
-                      Prefixes((given.get("kv_cache_config") or {}).get("enable_block_reuse", True)))  # fmt: skip
+                      lambda text: count(text) + BOS, adapters, prefixes)  # fmt: skip
     read_at = 0
 
     async def handle(request: Request, reply: Reply) -> None:
