@@ -27,7 +27,7 @@ PART = np.dtype("<f2")
 def shapes(hidden: int, rank: int) -> dict[str, tuple[int, int]]:
     """Every tensor of an adapter by its name in peft's files: rows, columns."""
     outputs = {"q_proj": hidden, "k_proj": KEY_VALUE, "v_proj": KEY_VALUE, "o_proj": hidden}
-    found = {}
+    found: dict[str, tuple[int, int]] = {}
     for layer in range(LAYERS):
         for matrix, rows in outputs.items():
             name = f"base_model.model.model.layers.{layer}.self_attn.{matrix}"
