@@ -5,8 +5,8 @@
 
 What it is for: texts and items (`evaluation`) go through `engines.scoring`, one record per launch of the profile.
 What it refuses: a text longer than the served context, before anything runs. Rules: a record with this very key
-(weights, library, method, texts) is left alone, so an interrupted study goes on where it stopped; timing records play
-no part. What cannot be scored has a record that says why; what failed is told at the end, and the others go on.
+(weights, KV cache, library, method, texts) is left alone, so an interrupted study goes on where it stopped; timing
+records play no part. What cannot be scored has a record that says why; what failed is told at the end, and the others go on.
 """
 
 import hashlib
@@ -173,7 +173,8 @@ def _ask(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _described(one: scoring.Scored) -> dict[str, Any]:
     made = build.manifest(one.artifact)
-    return {"artifact": one.artifact, "dtype": one.dtype} | {name: made[name] for name in ("key", "format", "bytes")}
+    cache = {"kv": one.kv} if one.kv else {}
+    return {"artifact": one.artifact, "dtype": one.dtype, **cache, **{k: made[k] for k in ("key", "format", "bytes")}}
 
 
 def _about(study: Study, launch: Launch) -> Said:
