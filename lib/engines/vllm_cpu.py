@@ -101,8 +101,9 @@ class VllmCpu(Engine):
             *([] if own.chunked_prefill else ["--no-enable-chunked-prefill"]),
             *(["--num-gpu-blocks-override", str(own.kv_blocks)] if own.kv_blocks else []),
             *(["--enable-lora", "--max-loras", str(own.max_loras), "--max-lora-rank", str(own.max_lora_rank),
-               # One more than there are: what should be refused and is taken must push none out.
-               "--max-cpu-loras", str(max(own.max_loras, inside.COUNT) + 1)] if own.adapters else []),
+               # More than there are: what should be refused and is taken must push none out, nor must what is taken
+               # out and loaded again, for vLLM forgets the name and keeps the weights.
+               "--max-cpu-loras", str(max(own.max_loras, inside.COUNT) + 1 + inside.SWAPS)] if own.adapters else []),
             "--generation-config", "vllm",      # the model's own sampling defaults must not creep in
         ]
 
@@ -140,6 +141,10 @@ class VllmCpu(Engine):
     def offer(self, server: Server, name: str, folder: Path) -> tuple[bool, str]:
         """Load an adapter while the server runs."""
         return inside.vllm_offer(server.port, server.key, name, folder)
+
+    def reloads(self, server: Server, name: str, folder: Path) -> list[tuple[str, dict[str, Any]]]:
+        """Over the API for adapters at run time."""
+        return inside.vllm_reloads(name, folder)
 
     def kv_cache(self, server: Server) -> dict[str, Any] | None:
         """By its log."""
