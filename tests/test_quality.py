@@ -255,6 +255,13 @@ class TestRecords:
         (tmp_path / "config" / "mini" / "study.yaml").write_text(mini_study.STUDY)
         assert quality.take_all("mini", "default") == [] and not mini
 
+    def test_the_light_version_scores_quantized_caches_that_it_does_not_time(self, mini, tmp_path, monkeypatch):
+        two = tmp_path / "config" / "mini" / "two.yaml"
+        two.write_text(two.read_text() + "depth: full\n")
+        assert [one["launch"] for one in quality.take_all("mini", "default")] == ["one"]
+        monkeypatch.setattr(scoring, "cache", lambda launch: "q8_0" if launch.name == "two" else None)
+        assert [one["launch"] for one in quality.take_all("mini", "default")] == ["one", "two"]
+
     def test_it_decides_no_timing(self, mini):
         study, launch = config.load_study("mini"), config.load_launch("mini", "one")
         other = study.model_copy(update={"quality": None})
@@ -332,7 +339,7 @@ class TestNumbers:
         other["artifact"] |= {"key": "another"}
         said = reading.facts({"kv": eight, "other": other, "whole": whole}, study(), "measured")
         one = said["launches"]["kv"]
-        assert said["caches"] == ["kv"] and one["precision"] == "q8_0, kv q8_0" and one["kv_beside"] == "whole"
+        assert [row["launch"] for row in said["caches"]] == ["kv"] and one["precision"] == "q8_0, kv q8_0" and one["kv_beside"] == "whole"
         assert one["cache_kl"]["value"] == pytest.approx(0.05)
         assert one["cache_perplexity_more"]["value"] == pytest.approx(math.expm1(0.05))
         assert one["cache_agreement_lost"]["value"] == pytest.approx(1 / 20)

@@ -62,7 +62,7 @@ def facts(said: Mapping[str, Said], study: config.Study, mark: str) -> dict[str,
 
     Returns
     -------
-    reason (why there is nothing; None otherwise), asked, chance, note (what biases 4 bit), full, caches (names of
+    reason (why there is nothing; None otherwise), asked, chance, note (what biases 4 bit), full, caches (rows of
     launches whose KV cache is quantized), and launches: per launch its numbers, or its status and reason.
     """
     asked, source = study.quality, f"config/{study.profile}/study.yaml"
@@ -85,7 +85,7 @@ def facts(said: Mapping[str, Said], study: config.Study, mark: str) -> dict[str,
         "full": study.depth == "full",
         "note": study.model.note,
         "launches": launches,
-        "caches": [name for name, one in launches.items() if one["kv"]],
+        "caches": [{"launch": name, **one} for name, one in launches.items() if one["kv"]],
         "informative": any(one["informative"] for one in launches.values()),
     }
 

@@ -61,6 +61,12 @@ class Scored:
         return f"full vocabulary, teacher-forced, by {by}" + (f", KV cache in {self.kv}" if self.kv else "")
 
 
+def cache(launch: Launch) -> str | None:
+    """What a launch quantizes its KV cache to; None where it does not."""
+    said = str(launch.settings.get("kv_type") or launch.settings.get("kv_cache_dtype") or "auto")
+    return None if said in WHOLE_CACHE else said
+
+
 def of(launch: Launch) -> tuple[Scored, Scored]:
     """Return what a launch serves and its 16-bit reference.
 
@@ -72,8 +78,7 @@ def of(launch: Launch) -> tuple[Scored, Scored]:
     made = build.recipe(launch.artifact)
     if said := build.qualifier(launch.artifact):
         raise NoValue(f"{launch.artifact} has {said}: there is nothing to score")
-    cache = str(launch.settings.get("kv_type") or launch.settings.get("kv_cache_dtype") or "auto")
-    kv = None if cache in WHOLE_CACHE else cache
+    kv = cache(launch)
     if kv and not made.format.startswith("gguf-"):
         raise NoValue(
             f"the KV cache is kept in {kv}, which the engine alone does, on a GPU: no library here reads texts with "

@@ -31,7 +31,8 @@ Pair = tuple[scoring.Scored, scoring.Scored]    # what is served, its reference
 
 
 def take_all(profile: str, depth: str) -> list[Said]:
-    """Score every launch of a profile that has no record yet.
+    """Score every launch of a study that has no record yet, and at any depth those of its profile whose KV cache is
+    quantized: scoring needs no server, and the light version says nothing else of what such a cache costs.
 
     Returns
     -------
@@ -44,7 +45,9 @@ def take_all(profile: str, depth: str) -> list[Said]:
     study = config.load_study(profile, depth)
     if study.quality is None or study.kind != "measured":
         return []
-    launches = [config.load_launch(profile, name) for name in config.run_order(study)]
+    order = config.run_order(study)
+    left_out = [config.load_launch(profile, name) for name in config.launch_names(profile) if name not in order]
+    launches = [config.load_launch(profile, name) for name in order] + [one for one in left_out if scoring.cache(one)]
     with session.alone(paths.RECORDS / study.name), Progress(f"{study.name}/quality") as progress:
         return _take(study, study.quality, launches, lambda stage: progress.at(0.0, stage))
 
