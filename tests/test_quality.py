@@ -339,7 +339,8 @@ class TestNumbers:
         other["artifact"] |= {"key": "another"}
         said = reading.facts({"kv": eight, "other": other, "whole": whole}, study(), "measured")
         one = said["launches"]["kv"]
-        assert [row["launch"] for row in said["caches"]] == ["kv"] and one["precision"] == "q8_0, kv q8_0" and one["kv_beside"] == "whole"
+        assert [row["launch"] for row in said["caches"]] == ["kv"]
+        assert one["precision"] == "q8_0, kv q8_0" and one["kv_beside"] == "whole"
         assert one["cache_kl"]["value"] == pytest.approx(0.05)
         assert one["cache_perplexity_more"]["value"] == pytest.approx(math.expm1(0.05))
         assert one["cache_agreement_lost"]["value"] == pytest.approx(1 / 20)

@@ -1,9 +1,9 @@
 """An adapter that is loaded while others are served, from what `lib.measure.churn` left: its loading, its first answer,
 and the gaps between its neighbours' tokens.
 
-A gap that overlaps a loading counts as within it, with its whole length, as with long prompts (`intrusion`); the rest
-are those that overlap no part of a swap, from taking the adapter out to the last token of its first answer. Rules: the
-unit is a start of the server; a loading that the engine refused is counted and gives no time. Pure.
+While one is loaded, from asking for it to the engine's answer, the gaps between the neighbours' tokens are held against
+all their other gaps, as with long prompts (`intrusion`); one that overlaps a loading counts as within it, with its
+whole length. Rules: the unit is a start of the server; a loading that the engine refused is counted and gives no time. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def facts(runs: Sequence[Said], mark: str, source: str) -> dict[str, Number]:
     -------
     load: an adapter's loading; first: TTFT of the request for it right after; resident: TTFT of the neighbours'
     requests meanwhile, that no loading touched; gap_within, gap_longest: between the neighbours' tokens during a
-    loading; gap_else: outside of swaps. loaded: loadings; failed: loadings refused and answers that failed; asked,
+    loading; gap_else: otherwise. loaded: loadings; failed: loadings refused and answers that failed; asked,
     equal: first answers, and those to the letter as the adapter's alone.
     """
     given = [run["churn"] for run in runs if run.get("churn")]
@@ -74,14 +74,15 @@ def facts(runs: Sequence[Said], mark: str, source: str) -> dict[str, Number]:
 
 
 def gaps(one: Said) -> tuple[Floats, Floats]:
-    """Seconds between tokens of the neighbours' answers: those during a loading, those outside of swaps."""
+    """Seconds between tokens of the neighbours' answers: those during a loading, and the others."""
     pairs = [pair for asked in one["neighbours"] for pair in pairwise(asked["event_ns"])]
     if not pairs:
         return np.zeros(0), np.zeros(0)
     stamps = np.array(pairs, dtype=float)
-    swaps = [(swap["unload"]["sent_ns"], _ends(swap)) for swap in one["swaps"] if swap["unload"]["sent_ns"]]
-    seconds = (stamps[:, 1] - stamps[:, 0]) / metrics.NS
-    return seconds[_overlaps(stamps, _loads(one))], seconds[~_overlaps(stamps, swaps)]
+    seconds, within = (stamps[:, 1] - stamps[:, 0]) / metrics.NS, np.zeros(len(stamps), dtype=bool)
+    for begin, end in _loads(one):
+        within |= (stamps[:, 1] > begin) & (stamps[:, 0] < end)
+    return seconds[within], seconds[~within]
 
 
 def _loads(one: Said) -> list[tuple[int, int]]:
@@ -90,24 +91,10 @@ def _loads(one: Said) -> list[tuple[int, int]]:
     return [(load["sent_ns"], load["end_ns"]) for load in loads if load["http_status"] == OK]
 
 
-def _ends(swap: Said) -> int:
-    """Last stamp of a swap, ns."""
-    last = [swap[stage]["end_ns"] for stage in ("unload", "load")] + swap["first"]["event_ns"]
-    return max((stamp for stamp in last if stamp), default=swap["unload"]["sent_ns"])
-
-
 def _waits(asked: Sequence[Said], apart: Sequence[tuple[int, int]] = ()) -> list[float]:
     """TTFT in seconds of requests whose wait touches none of the times in `apart`."""
     waits = [(one["sent_ns"], one["event_ns"][0]) for one in asked if one["event_ns"]]
     return [(b - a) / metrics.NS for a, b in waits if not any(a < end and b > begin for begin, end in apart)]
-
-
-def _overlaps(stamps: Floats, times: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-    """Whether each pair of stamps overlaps any of the times."""
-    within = np.zeros(len(stamps), dtype=bool)
-    for begin, end in times:
-        within |= (stamps[:, 1] > begin) & (stamps[:, 0] < end)
-    return within
 
 
 def _failed(one: Said) -> int:

@@ -20,7 +20,7 @@ from lib.measure import drive, exchange
 from lib.measure.clientplan import CLOSED, OPEN, Plan, Request
 
 NEIGHBOURS = 3  # clients that ask all the time
-ANSWER = 24  # tokens of what they are answered
+ANSWER = 12  # tokens of what they are answered
 AT_MOST = 400  # requests of theirs: more than an engine answers in that time
 BEGINS_S, EVERY_S = 0.8, 2.0  # when the first swap is due, and each after it
 LASTS_S = BEGINS_S + EVERY_S * inside.SWAPS + 0.2

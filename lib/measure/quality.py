@@ -6,7 +6,8 @@
 What it is for: texts and items (`evaluation`) go through `engines.scoring`, one record per launch of the profile.
 What it refuses: a text longer than the served context, before anything runs. Rules: a record with this very key
 (weights, KV cache, library, method, texts) is left alone, so an interrupted study goes on where it stopped; timing
-records play no part. What cannot be scored has a record that says why; what failed is told at the end, and the others go on.
+records play no part. What cannot be scored has a record that says why; what failed is told at the end, and the others
+go on.
 """
 
 import hashlib
