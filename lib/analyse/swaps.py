@@ -3,7 +3,8 @@ and the gaps between its neighbours' tokens.
 
 While one is loaded, from asking for it to the engine's answer, the gaps between the neighbours' tokens are held against
 all their other gaps, as with long prompts (`intrusion`); one that overlaps a loading counts as within it, with its
-whole length. Rules: the unit is a start of the server; a loading that the engine refused is counted and gives no time. Pure.
+whole length. Rules: the unit is a start of the server; a loading that the engine refused is counted and gives no time.
+Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,4 +105,5 @@ def _failed(one: Said) -> int:
         for swap in one["swaps"] for stage in ("unload", "load")
     )  # fmt: skip
     firsts = sum(s["first"]["sent_ns"] is not None and s["first"]["status"] != "complete" for s in one["swaps"])
-    return refused + firsts + sum(n["status"] not in ("complete", "unfinished") for n in one["neighbours"])
+    neighbours = sum(n["status"] not in ("complete", "unfinished") for n in one["neighbours"])
+    return int(refused + firsts + neighbours)
