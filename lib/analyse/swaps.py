@@ -20,7 +20,7 @@ from lib.analyse.facts import Number, from_estimate, number
 NOT_TIMED = "its record times no adapter that is loaded while others are served; `make remeasure` takes it again"
 OK = 200  # HTTP
 TIMES = ("load", "first", "resident", "gap_within", "gap_else", "gap_longest")  # in ms
-COUNTS = ("loaded", "failed", "asked", "equal")
+COUNTS = {"loaded": "adapters", "failed": "requests", "asked": "answers", "equal": "answers"}
 
 Said = Mapping[str, Any]
 Floats = NDArray[np.float64]
@@ -44,19 +44,22 @@ def facts(runs: Sequence[Said], mark: str, source: str) -> dict[str, Number]:
     told = [one for one in given if one["reason"] is None]
     if not told:
         why = str(given[0]["reason"]) if given else NOT_TIMED
-        missing = {"ms": TIMES, "adapters": COUNTS}
-        return {key: number(None, unit, mark, source, reason=why) for unit, keys in missing.items() for key in keys}
+        units = dict.fromkeys(TIMES, "ms") | COUNTS
+        return {key: number(None, unit, mark, source, reason=why) for key, unit in units.items()}
     gapped = [gaps(one) for one in told]
 
     def median(parts: Sequence[Any]) -> Number:
         arrays = [np.asarray(part, dtype=float) for part in parts]
         return from_estimate(stats.median_interval(arrays), "ms", 1e3, mark, source)
 
-    def count(values: Sequence[int], unit: str = "answers") -> Number:
-        return number(sum(values), unit, mark, source)
-
     longest = [float(within.max()) for within, _ in gapped if len(within)]
     firsts = [swap["first"] for one in told for swap in one["swaps"] if swap["first"]["sent_ns"]]
+    counted = {
+        "loaded": sum(len(_loads(one)) for one in told),
+        "failed": sum(_failed(one) for one in told),
+        "asked": len(firsts),
+        "equal": sum(bool(first["equal"]) for first in firsts),
+    }
     return {
         "load": median([[(end - sent) / metrics.NS for sent, end in _loads(one)] for one in told]),
         "first": median([_waits([swap["first"] for swap in one["swaps"]]) for one in told]),
@@ -67,10 +70,7 @@ def facts(runs: Sequence[Said], mark: str, source: str) -> dict[str, Number]:
             max(longest, default=float("nan")) * 1e3, "ms", mark, source, n=sum(len(within) for within, _ in gapped),
             reason=None if longest else "nobody was receiving tokens while an adapter was loaded",
         ),
-        "loaded": count([len(_loads(one)) for one in told], "adapters"),
-        "failed": count([_failed(one) for one in told]),
-        "asked": count([1 for _ in firsts]),
-        "equal": count([1 for first in firsts if first["equal"]]),
+        **{key: number(counted[key], unit, mark, source) for key, unit in COUNTS.items()},
     }  # fmt: skip
 
 
