@@ -77,6 +77,8 @@ def test_vllm_is_told_to_serve_adapters_and_nothing_changes_without_them():
     with_them = vllm.command(launch(adapters="smollm2-135m-lora-r8", max_loras=4), 1)
     assert with_them[with_them.index("--max-loras") + 1] == "4" and "--enable-lora" in with_them
     assert not any("lora" in word for word in vllm.command(launch(), 1))
+    # What is taken out and loaded again stays in memory under its old number, and must push no other out.
+    assert with_them[with_them.index("--max-cpu-loras") + 1] == str(inside.COUNT + 1 + inside.SWAPS)
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in vllm.variables(launch(), "k")
 
 
@@ -142,6 +144,7 @@ def check(tmp_path, monkeypatch):
 
     def run(server, number=0):
         monkeypatch.setattr(adapters, "_answers", server.answers)
+        monkeypatch.setattr(adapters.churn, "take", lambda *told: {"reason": "see test_churn.py", "asked": told[1:4]})
         return adapters.check(study, server, tokenizer, number, Path(tmp_path), NAMES)
 
     return run
@@ -156,8 +159,11 @@ def test_a_server_that_answers_as_asked_is_timed(check):
     assert [row["taken"] for row in found["refused"]] == [False, False, False]
 
 
-def test_only_the_first_start_offers_what_must_be_refused(check):
-    assert check(Told(absent), 1)["refused"] == []
+def test_only_the_first_start_offers_what_must_be_refused_and_swaps_under_load(check):
+    later, first = check(Told(absent), 1), check(Told(absent))
+    assert later["refused"] == [] and later["churn"] is None
+    question, tokens, known = first["churn"]["asked"]
+    assert question and tokens == adapters.TOKENS and list(known) == [None, *NAMES]
 
 
 def test_a_silently_ignored_adapter_is_found(check):

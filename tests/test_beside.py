@@ -1,5 +1,7 @@
 """Studies taken beside another: at which depth, under which rules, and how their numbers join its article."""
 
+import json
+
 import matplotlib.pyplot as plt
 import pytest
 import synthetic
@@ -81,6 +83,18 @@ def test_two_launches_of_one_article_have_two_names(profiles):
         check.check("one", "default")
 
 
+def scored(folder, launch, kl, **artifact):
+    """Write a quality record in which each of three words costs `kl` nats."""
+    text = {"logp": [-2.0] * 3, "logp_reference": [-2.0] * 3, "kl": [kl] * 3, "agree": [1] * 3}
+    said = {
+        "schema": 1, "kind": "measured", "study": folder.name, "launch": launch, "engine": "llama-cpp",
+        "precision": "q8_0", "status": "measured", "reason": None, "chance": 0.25, "estimator": "known",
+        "artifact": {"artifact": "a", "key": "k", "format": "gguf-q8_0", "bytes": 1, "dtype": None} | artifact,
+        "reference": {"artifact": "b"}, "itself": False, "texts": [text] * 8, "items": [], "when_utc": "2026-12-01",
+    }  # fmt: skip
+    (folder / f"{launch}.quality.json").write_text(json.dumps(said))
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """A study with one beside it that has sessions, a full cache and a launch that failed."""
@@ -91,6 +105,8 @@ def told(tmp_path_factory):
     synthetic.write_study(root / "synthetic", own, (synthetic.Server(extra={"kv_cache": CACHE}),))
     on = synthetic.Server(name="talks-bf16", stamp_source="user", extra={"kv_cache": CACHE})
     synthetic.write_study(root / "talks", other, (on,), absent={"talks-fp8": "this computer cannot run it"})
+    scored(root / "talks", "talks-whole", 0.25)
+    scored(root / "talks", "talks-kv", 0.375, kv="q8_0")
     facts = tables.build(own, root / "synthetic", root / "tables", others=[(other, root / "talks")])
     return facts, root, own
 
@@ -101,6 +117,12 @@ def test_its_rows_join_with_their_own_sources(told):
     assert row["by_turn"][0]["value"] == pytest.approx(50 * 1.1, rel=0.05)
     assert "talks-bf16" not in told[0]["launches"]  # no contender of the study itself
     assert [one["name"] for one in told[0]["beside"]] == ["talks"]
+
+
+def test_what_a_cache_costs_joins_and_no_more_of_its_quality(told):
+    (row,) = told[0]["quality"]["caches"]
+    assert (row["launch"], row["kv_beside"], row["cache_kl"]["value"]) == ("talks-kv", "talks-whole", 0.125)
+    assert told[0]["quality"]["launches"] == {}
 
 
 def test_what_it_misses_is_missing_in_the_article(told):
@@ -126,6 +148,8 @@ def test_the_page_shows_rows_warnings_and_how_light_it_is(told):
     text = article.render(facts, root / "figures", root / "tables", root / "page.html").read_text()
     assert "1 of 3 launches of profile <em>talks</em>, with 2 instead of 12 takings" in text
     row = text[text.index('aria-label="Sessions"') :].partition("</table>")[0]
+    cache = text[text.index('aria-label="What a quantized KV cache costs"') :].partition("</table>")[0]
+    assert "q8_0, kv q8_0" in cache.replace("&#95;", "_") and "0.125" in cache
     assert "talks&#45;bf16" in row and 'class="warn"' in row  # its user-space stamps are doubted where it stands
 
 

@@ -18,6 +18,7 @@ RUN = {
     "switch_s": [0.07] * 6, "answers": {"": "a", "adapter-1": "b", "adapter-2": "c"},
     "mixed": {"requests": 6, "equal": 5, "other": 1}, "turned": [""], "instead": ["adapter-2"],
     "refused": [{"what": "an adapter of rank 128", "taken": False, "said": "HTTP 400"}],
+    "churn": {"reason": "this server loads none while it serves"},
 }
 META = {
     "lora": {"switch_s": [RUN["switch_s"]], "runs": [RUN]},
@@ -45,6 +46,7 @@ def test_adapters_are_held_against_the_model_itself_on_the_same_server(made):
     (row,) = made[0]["inside"]["lora"]
     assert (row["launch"], row["rank"]) == ("vllm-bf16", 8)
     assert row["load"]["value"] == pytest.approx(300) and row["switch"]["value"] == pytest.approx(70)
+    assert row["swaps"]["load"]["reason"] == RUN["churn"]["reason"] and row["swaps"]["failed"]["value"] is None
     assert row["mixed"]["equal"]["value"] == 5 and row["refused"] == RUN["refused"]
     (level,) = row["levels"]
     assert level["adapters"]["value"] == 2 and not level["skewed"]
@@ -147,6 +149,7 @@ def test_the_page_shows_what_the_study_holds_and_no_more(made):
     for heading in ("What adapters cost", "Sessions and the prefix cache", "What the KV cache holds"):
         assert f">{heading} " in text
     assert "vllm-bf16 answered for the model itself as adapter-2 does" in text.replace("&#45;", "-")
+    assert "this server loads none while it serves" in text.replace("&#45;", "-")
     assert 'id="figure-adapters"' in text and "A long prompt among short ones" not in text
 
 

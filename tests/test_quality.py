@@ -1,10 +1,12 @@
 """Quality per precision: texts and questions, the script that scores, its records, and what is made of them."""
 
 import copy
+import hashlib
 import json
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,6 +138,31 @@ class TestWho:
         gguf = of(self.launch(engine="llama-cpp", precision="q4_0", artifact="smollm2-135m-gguf-q4_0", settings={}))
         assert [one.artifact for one in gguf] == ["smollm2-135m-gguf-q4_0", "smollm2-135m-gguf-f16"]
 
+    def test_a_quantized_cache_is_part_of_what_is_scored(self):
+        def of(**settings):
+            return scoring.of(self.launch(engine="llama-cpp", precision="q8_0", artifact="smollm2-135m-gguf-q8_0",
+                                          settings=settings))
+
+        eight, whole = of(kv_type="q8_0"), of(kv_type="f16")
+        assert eight[0] == scoring.Scored("smollm2-135m-gguf-q8_0", None, "q8_0") and whole == of()
+        assert eight[1] == whole[1] and eight[1].kv is None
+        assert eight[0].how.endswith("(xllamacpp), KV cache in q8_0") and whole[0].how.endswith("(xllamacpp)")
+
+    def test_records_from_before_caches_were_scored_keep_their_key(self):
+        """What has no quantized cache has the key it had: of method, weights with formats, and what is asked."""
+        own, reference = scoring.of(self.launch())
+        asked = {"texts": [[1, 2]]}
+        models = [[build.key(own.artifact), "float32"], [build.key(reference.artifact), "float32"]]
+        text = json.dumps([scoring.METHOD, models, asked], sort_keys=True)
+        assert scoring.key(own, reference, asked) == hashlib.sha256(text.encode()).hexdigest()[:16]
+        gguf = [scoring.Scored("smollm2-135m-gguf-q8_0", None, kv) for kv in (None, "q8_0")]
+        assert scoring.key(gguf[0], gguf[0], asked) != scoring.key(gguf[1], gguf[0], asked)
+
+    def test_a_cache_that_an_engine_alone_can_keep_says_so(self):
+        with pytest.raises(NoValue, match="the KV cache is kept in fp8, which the engine alone does, on a GPU"):
+            scoring.of(self.launch(settings={"kv_cache_dtype": "fp8"}))
+        assert scoring.of(self.launch(settings={"kv_cache_dtype": "auto"}))[0].kv is None
+
     def test_what_cannot_be_scored_says_why(self, monkeypatch):
         with pytest.raises(NoValue, match="llama-3-70b-instruct has 141 GB of weights"):
             scoring.of(self.launch(artifact="llama-3-70b-instruct"))
@@ -228,6 +255,13 @@ class TestRecords:
         (tmp_path / "config" / "mini" / "study.yaml").write_text(mini_study.STUDY)
         assert quality.take_all("mini", "default") == [] and not mini
 
+    def test_the_light_version_scores_quantized_caches_that_it_does_not_time(self, mini, tmp_path, monkeypatch):
+        two = tmp_path / "config" / "mini" / "two.yaml"
+        two.write_text(two.read_text() + "depth: full\n")
+        assert [one["launch"] for one in quality.take_all("mini", "default")] == ["one"]
+        monkeypatch.setattr(scoring, "cache", lambda launch: "q8_0" if launch.name == "two" else None)
+        assert [one["launch"] for one in quality.take_all("mini", "default")] == ["one", "two"]
+
     def test_it_decides_no_timing(self, mini):
         study, launch = config.load_study("mini"), config.load_launch("mini", "one")
         other = study.model_copy(update={"quality": None})
@@ -293,6 +327,38 @@ class TestNumbers:
         assert "a.quality.json cannot be read" in launches["a"]["kl"]["reason"]
         assert launches["b"]["kl"]["reason"] == "too big"
         assert "a record of study 'other'" in launches["c"]["kl"]["reason"]
+
+    def test_a_quantized_cache_is_held_against_the_same_weights_without(self):
+        """Of two tokens a text, the cache costs 0.05 nats each; the last text alone has one more that disagrees."""
+        eight = scored("kv", 0.30, "q8_0", stored="gguf-q8_0")
+        eight["artifact"] |= {"kv": "q8_0"}
+        eight["texts"][9]["agree"] = [0, 0]
+        for text in eight["texts"]:
+            text["logp"] = [-2.1, -2.0]
+        whole, other = scored("whole", 0.25, "q8_0"), scored("other", 0.1, "q4_0")
+        other["artifact"] |= {"key": "another"}
+        said = reading.facts({"kv": eight, "other": other, "whole": whole}, study(), "measured")
+        one = said["launches"]["kv"]
+        assert [row["launch"] for row in said["caches"]] == ["kv"]
+        assert one["precision"] == "q8_0, kv q8_0" and one["kv_beside"] == "whole"
+        assert one["cache_kl"]["value"] == pytest.approx(0.05)
+        assert one["cache_perplexity_more"]["value"] == pytest.approx(math.expm1(0.05))
+        assert one["cache_agreement_lost"]["value"] == pytest.approx(1 / 20)
+        assert said["launches"]["whole"]["cache_kl"]["reason"] == "its KV cache is not quantized"
+        row = reading.frame(said["launches"]).set_index("launch").loc["kv"]
+        assert (row["precision"], row["kv"], row["kv_beside"]) == ("q8_0, kv q8_0", "q8_0", "whole")
+        assert row["cache_kl"] == pytest.approx(0.05)
+
+    @pytest.mark.parametrize("change", [
+        {"study": "elsewhere"}, {"reference": {"artifact": "c"}}, {"versions": {"xllamacpp": "another"}},
+        {"status": "failed", "reason": "no"},
+    ])
+    def test_a_cache_with_nothing_to_be_held_against_has_no_cost(self, change):
+        eight = scored("kv", 0.30)
+        eight["artifact"] |= {"kv": "q8_0"}
+        said = reading.facts({"kv": eight, "whole": scored("whole", 0.25, **change)}, study(), "measured")
+        cost = said["launches"]["kv"]["cache_kl"]
+        assert cost["value"] is None and "no launch of the same weights with a KV cache of 16 bits" in cost["reason"]
 
     def test_few_texts_give_no_interval(self):
         one = scored("x", 0.1)
@@ -396,3 +462,19 @@ def test_real_weights_by_their_own_library(artifact, tmp_path):
     for which in ("logp", "logp_reference"):
         assert all(value <= 0 for value in one[which])
         assert item[which][0] > item[which][1] + 1          # Madrid, in both precisions
+
+
+@pytest.mark.engines
+def test_a_real_cache_of_8_bits_costs_a_little_and_one_of_16_nothing(tmp_path):
+    whole = scoring.Scored("smollm2-135m-gguf-f16", None)
+    eight = replace(whole, kv="q8_0")
+    for name in (whole.artifact, "smollm2-135m-bf16"):
+        build.build(name)
+    environments.ensure("quantize")
+    tokenizer = quality.workload.load_tokenizer(paths.ARTIFACTS / "smollm2-135m-bf16" / "tokenizer.json")
+    text = tokenizer.encode("The capital of France is Paris. The capital of Italy is Rome. The capital of Spain is").ids
+    asked = {"texts": [text], "documents": [], "items": []}
+    models = scoring.score(whole, [whole, eight], asked, 256, tmp_path / "log", lambda stage: None)["models"]
+    same, rounded = (one["texts"][0] for one in models)
+    assert models[1]["refused"] is None and max(same["kl"]) == 0.0
+    assert 0.0 < np.mean(rounded["kl"]) < 0.02 and np.mean(rounded["agree"]) > 0.8

@@ -1,5 +1,6 @@
 """What LoRA adapters cost on each engine: requests spread over adapters against the model itself on the same server,
-an adapter's loading, first request and switch, whose answers came, and what the engine takes that it should not.
+an adapter's loading, first request and switch, its swap while others are served (`swaps`), whose answers came, and
+what the engine takes that it should not.
 
 Rules: a ratio is against the level of the same server that asks the model itself, at the same concurrency; the rest is
 what `lib.measure.adapters` found at each start of the server and left in the record's `lora`. Pure.
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lib import stats
+from lib.analyse import swaps
 from lib.analyse.collect import Measured
 from lib.analyse.facts import Number, from_estimate, number
 from lib.analyse.floor import COMPARED
@@ -60,6 +62,7 @@ def _launch(one: Measured, levels: Sequence[Level], mark: str) -> dict[str, Any]
         "rank": int(runs[0]["rank"]),
         "source": one.source,
         **{key.removesuffix("_s"): _median(runs, key, mark, one.source) for key in TIMES},
+        "swaps": swaps.facts(runs, mark, one.source),
         "mixed": {key: number(value, "answers", mark, one.source) for key, value in mixed.items()},
         "turned": sorted({name for run in runs for name in run["turned"]}),
         "instead": sorted({name for run in runs for name in run["instead"]}),

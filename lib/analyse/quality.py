@@ -1,10 +1,11 @@
 """What precision costs in quality, from `<launch>.quality.json`: each contender against its own 16-bit reference.
 
 Per token: perplexity, its ratio to the reference's, KL(reference || own) in nats, how often both would say the same
-next word, and where they first part. Per item: the share answered rightly (the option of highest likelihood). Rules:
-intervals are bootstraps over texts or items, paired; where the reference itself cannot be told from guessing, the task
-set is uninformative for this model and ranks nobody; a contender without a record is missing with its reason. Refused:
-a record of another study, schema or kind (it is named as missing, the others stand).
+next word, and where they first part; what of it a quantized KV cache costs is `cachecost`'s. Per item: the share
+answered rightly (the option of highest likelihood). Rules: intervals are bootstraps over texts or items, paired; where
+the reference itself cannot be told from guessing, the task set is uninformative for this model and ranks nobody; a
+contender without a record is missing with its reason. Refused: a record of another study, schema or kind (it is named
+as missing, the others stand).
 """
 
 import json
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from lib import config, records, stats
+from lib.analyse import cachecost
 from lib.analyse.facts import Number, from_estimate, number
 
 SCHEMA = 1
@@ -27,8 +29,9 @@ NUMBERS = {                                  # -> unit
     "weights": "MB",
 }
 PARTS = ("", "_low", "_high", "_reason")
-COLUMNS = ("launch", "engine", "precision", "status", "reason", "reference", "estimator",
-           *(f"{name}{part}" for name in NUMBERS for part in PARTS), "note")
+WRITTEN = (*NUMBERS, *cachecost.NUMBERS)
+COLUMNS = ("launch", "engine", "precision", "status", "reason", "reference", "estimator", "kv", "kv_beside",
+           *(f"{name}{part}" for name in WRITTEN for part in PARTS), "note")
 Said = Mapping[str, Any]
 
 
@@ -59,8 +62,8 @@ def facts(said: Mapping[str, Said], study: config.Study, mark: str) -> dict[str,
 
     Returns
     -------
-    reason (why there is nothing; None otherwise), asked, chance, note (what biases 4 bit), full, and
-    launches: per launch its numbers, or its status and reason.
+    reason (why there is nothing; None otherwise), asked, chance, note (what biases 4 bit), full, caches (rows of
+    launches whose KV cache is quantized), and launches: per launch its numbers, or its status and reason.
     """
     asked, source = study.quality, f"config/{study.profile}/study.yaml"
     reason = None
@@ -71,6 +74,9 @@ def facts(said: Mapping[str, Said], study: config.Study, mark: str) -> dict[str,
     elif not said:
         reason = "no contender has been scored yet; `make report` does it"
     launches = {name: _launch(one, study, mark) for name, one in said.items()}
+    scored = {name: one for name, one in said.items() if launches[name]["status"] == "measured"}
+    for name, one in said.items():
+        launches[name] |= cachecost.cost(one, scored, mark, launches[name]["reason"])
     return {
         "reason": reason,
         "asked": {unit: number(getattr(asked, name) if asked else None, unit, "assumed", source, reason=reason)
@@ -79,6 +85,7 @@ def facts(said: Mapping[str, Said], study: config.Study, mark: str) -> dict[str,
         "full": study.depth == "full",
         "note": study.model.note,
         "launches": launches,
+        "caches": [{"launch": name, **one} for name, one in launches.items() if one["kv"]],
         "informative": any(one["informative"] for one in launches.values()),
     }
 
@@ -88,8 +95,8 @@ def frame(launches: Mapping[str, Said]) -> pd.DataFrame:
     rows = []
     for name, one in launches.items():
         row = {"launch": name} | {key: one[key] for key in ("engine", "precision", "status", "reason", "estimator")}
-        row |= {"reference": one["reference"], "note": one["note"]}
-        for key in NUMBERS:
+        row |= {key: one[key] for key in ("reference", "kv", "kv_beside", "note")}
+        for key in WRITTEN:
             row |= {f"{key}{part}": one[key][part.lstrip("_") or "value"] for part in PARTS}
         rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -102,7 +109,7 @@ def _launch(one: Said, study: config.Study, mark: str) -> dict[str, Any]:
         one = {**one, "reason": f"it is a record of study {one['study']!r} ({one['kind']}), not of {study.name!r}"}
     why = None if status == "measured" else str(one["reason"])
     base = {
-        "engine": one.get("engine"), "precision": one.get("precision"), "status": status, "reason": why,
+        "engine": one.get("engine"), "precision": cachecost.named(one), "status": status, "reason": why,
         "estimator": one.get("estimator"), "reference": (one.get("reference") or {}).get("artifact"),
         "itself": bool(one.get("itself")), "source": source, "when_utc": one.get("when_utc"), "informative": False,
         "note": None, "same_as": one.get("same_as"), "by_kind": {},

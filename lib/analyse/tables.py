@@ -141,7 +141,7 @@ def build(
     about_h100 : facts about the article's hardware, by default those of `h100.h100_facts` with this study's records
         of the article's own configuration.
     others : studies told beside this one, each with the folder of its records: what they show of the engines' insides
-        joins the facts, with their doubts and what they miss.
+        and of quantized KV caches joins the facts, with their doubts and what they miss.
 
     Returns
     -------
@@ -184,6 +184,9 @@ def build(
     said = {one.name: one.meta.get("qualifier") for one in found}
     weighed = {name: one for name, one in (scored or {}).items() if not said.get(name)}  # never of random weights
     written["quality"] = quality.facts(weighed, study, assemble.mark_of(study))
+    for other, where in others:
+        beside_it = quality.facts(quality.read(where), other, assemble.mark_of(other))
+        written["quality"]["caches"] += beside_it["caches"]
     judged_rows = [row for row in written["headline"] if not said.get(row["launch"])]
     written["tradeoff"] = tradeoff.rows(written | {"headline": judged_rows}, assemble.mark_of(study))
     written["h100"] = h100.h100_facts(of_article(written)) if about_h100 is None else dict(about_h100)

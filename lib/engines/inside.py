@@ -12,11 +12,13 @@ from lib import loads, paths
 from lib.config import Launch
 from lib.engines import build, talk
 from lib.engines.proof import first
-from lib.errors import ConfigError
+from lib.errors import ConfigError, NoValue
 
 COUNT = 8  # adapters in an artifact, as the recipe makes them
 OVER_LIMIT, OTHER_BASE = "rank-128", "other-base"  # folders of those that must be refused
+SWAPS = 4  # times that one is taken out and loaded again while others are served
 FORMAT = "lora"
+LOAD = "/v1/load_lora_adapter"
 FIRST_BLOCK = 16  # tokens of a block in vLLM 0.6.2, where it only counts blocks
 
 
@@ -53,6 +55,15 @@ class Inside:
         OSError : the server could not be asked.
         """
         raise NotImplementedError
+
+    def reloads(self, server: Any, name: str, folder: Path) -> list[tuple[str, dict[str, Any]]]:
+        """Return what takes an adapter out of a running engine and what loads it again: paths and bodies to post.
+
+        Raises
+        ------
+        NoValue : the engine loads its adapters with the model.
+        """
+        raise NoValue(f"{server.engine.title} has no request that takes an adapter out while it serves")
 
     def kv_cache(self, server: Any) -> dict[str, Any] | None:
         """Say how many tokens the KV cache holds and one sequence may have, its bytes, and those of a stored value."""
@@ -111,8 +122,9 @@ def vllm_options(artifact: str | None, at_once: int, highest_rank: int) -> list[
     if not artifact:
         return []
     return ["--enable-lora", "--max-loras", str(at_once), "--max-lora-rank", str(highest_rank),
-            # One more than there are: what should be refused and is taken must push none out.
-            "--max-cpu-loras", str(max(at_once, COUNT) + 1)]
+            # More than there are: what should be refused and is taken must push none out, nor must what is taken out
+            # and loaded again, for vLLM forgets the name and keeps the weights.
+            "--max-cpu-loras", str(max(at_once, COUNT) + 1 + SWAPS)]
 
 
 def vllm_variables(artifact: str | None) -> dict[str, str]:
@@ -125,10 +137,16 @@ def vllm_adapted(body: dict[str, Any], adapter: str) -> dict[str, Any]:
     return body | {"model": adapter}
 
 
+def vllm_reloads(name: str, where: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Take an adapter out of vLLM and load it again; it gets a new number, so its files are read again."""
+    name_and_place = {"lora_name": name, "lora_path": str(where)}
+    return [("/v1/unload_lora_adapter", {"lora_name": name}), (LOAD, name_and_place)]
+
+
 def vllm_offer(port: int, key: str, name: str, where: Path) -> tuple[bool, str]:
     """Load an adapter into a running vLLM (VLLM_ALLOW_RUNTIME_LORA_UPDATING)."""
     asked = {"lora_name": name, "lora_path": str(where)}
-    status, text = talk.ask(port, "POST", "/v1/load_lora_adapter", key, asked, limit_s=120.0)
+    status, text = talk.ask(port, "POST", LOAD, key, asked, limit_s=120.0)
     return status == 200, f"HTTP {status}: {text[:300]}"
 
 

@@ -1,10 +1,12 @@
 """How a launch's model is scored without its server: which weights, by which library, against which reference.
 
 Teacher-forced, over the whole vocabulary, by the scripts `recipes/logits_*.py` in the quantize environment: GGUF files
-by llama.cpp itself, Hugging Face folders by transformers, in the number format that the launch computes in. The
-reference is the 16-bit model that the weights come from, its products in float32 (llama.cpp: as llama.cpp serves f16).
+by llama.cpp itself, with the KV cache that the launch keeps; Hugging Face folders by transformers, in the number format
+that the launch computes in. The reference is the 16-bit model that the weights come from, its products in float32
+(llama.cpp: as llama.cpp serves f16, with a 16-bit cache).
 All contenders of one reference are scored in one process, which loads it once.
-Refused, as a number that does not exist: models that no library here loads, and too little memory for two of them.
+Refused, as a number that does not exist: models that no library here loads, quantized KV caches that exist in an engine
+alone, and too little memory for two models.
 """
 
 import hashlib
@@ -28,15 +30,19 @@ LIMIT_S = 1800.0
 LOOK_S = 0.2
 BASE_BYTES = 1_500_000_000      # torch and transformers, and one text's logits in float64
 IN_FLOAT32 = 4.6                # bytes in memory over bytes on disk, of the format that grows most: 4 bits become 32
+WHOLE_CACHE = ("auto", "f16")  # words of the engines for a KV cache that is not quantized
 SCRIPTS = {True: build.RECIPES / "logits_torch.py", False: build.RECIPES / "logits_llama.py"}
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A model as it is scored: its artifact and the format of its products; None where llama.cpp decides."""
+    """A model as it is scored: its artifact and the format of its products; None where llama.cpp decides. `kv`: what
+    keys and values are quantized to; None where they are not.
+    """
 
     artifact: str
     dtype: str | None
+    kv: str | None = None
 
     @property
     def told(self) -> dict[str, Any]:
@@ -45,13 +51,20 @@ class Scored:
         if self.dtype:
             return {"folder": str(folder), "dtype": self.dtype, "threads": threads}
         file, library = folder / "model.gguf", _library()
-        return {"file": str(file), "library": str(library), "version": _locked(), "threads": threads}
+        return {"file": str(file), "library": str(library), "version": _locked(), "threads": threads,
+                "kv_type": self.kv or "f16"}
 
     @property
     def how(self) -> str:
         """Name of the estimator."""
         by = f"transformers, products in {self.dtype}" if self.dtype else "llama.cpp's own kernels (xllamacpp)"
-        return f"full vocabulary, teacher-forced, by {by}"
+        return f"full vocabulary, teacher-forced, by {by}" + (f", KV cache in {self.kv}" if self.kv else "")
+
+
+def cache(launch: Launch) -> str | None:
+    """What a launch quantizes its KV cache to; None where it does not."""
+    said = str(launch.settings.get("kv_type") or launch.settings.get("kv_cache_dtype") or "auto")
+    return None if said in WHOLE_CACHE else said
 
 
 def of(launch: Launch) -> tuple[Scored, Scored]:
@@ -59,18 +72,25 @@ def of(launch: Launch) -> tuple[Scored, Scored]:
 
     Raises
     ------
-    NoValue : its weights are random, no library here loads it, or the memory does not hold both.
+    NoValue : its weights are random, no library here loads it or keeps such a KV cache, or the memory does not hold
+        both.
     """
     made = build.recipe(launch.artifact)
     if said := build.qualifier(launch.artifact):
         raise NoValue(f"{launch.artifact} has {said}: there is nothing to score")
+    kv = cache(launch)
+    if kv and not made.format.startswith("gguf-"):
+        raise NoValue(
+            f"the KV cache is kept in {kv}, which the engine alone does, on a GPU: no library here reads texts with "
+            "such a cache; it takes the engine's own log-probabilities, which this study does not collect"
+        )
     if made.fetched:
         raise NoValue(
             f"{launch.artifact} has {made.bytes / 1e9:.0f} GB of weights, more than processors score; it takes the "
             "engine's own log-probabilities, which this study does not collect"
         )
     if made.format.startswith("gguf-"):
-        pair = Scored(launch.artifact, None), Scored(launch.artifact.rpartition("-")[0] + "-f16", None)
+        pair = Scored(launch.artifact, None, kv), Scored(launch.artifact.rpartition("-")[0] + "-f16", None)
     else:
         own = launch.settings.get("dtype") or ("bfloat16" if launch.precision == "bf16" else "float32")
         pair = Scored(launch.artifact, str(own)), Scored(made.source or launch.artifact, "float32")
@@ -87,8 +107,13 @@ def needs_bytes(models: Iterable[Scored]) -> float:
 
 
 def key(own: Scored, reference: Scored, asked: Mapping[str, Any]) -> str:
-    """16 hex digits over everything that decides the scores: weights, formats, library, method, what is asked."""
-    models = [[build.key(one.artifact), one.dtype or _locked()] for one in (own, reference)]
+    """16 hex digits over everything that decides the scores: weights, formats, library, method, what is asked.
+
+    A cache that is not quantized adds nothing, so that records from before it could be are still known.
+    """
+    models = [
+        [build.key(one.artifact), one.dtype or _locked(), *([one.kv] if one.kv else [])] for one in (own, reference)
+    ]
     text = json.dumps([METHOD, models, asked], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

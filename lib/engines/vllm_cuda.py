@@ -211,6 +211,10 @@ class VllmCuda(GpuEngine):
         """Load an adapter while the server runs."""
         return inside.vllm_offer(server.port, server.key, name, folder)
 
+    def reloads(self, server: Server, name: str, folder: Path) -> list[tuple[str, dict[str, Any]]]:
+        """By its API."""
+        return inside.vllm_reloads(name, folder)
+
     def kv_cache(self, server: Server) -> dict[str, Any] | None:
         """By its log."""
         own: Settings = self.own(server.launch)

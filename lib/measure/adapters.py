@@ -2,8 +2,9 @@
 
 Each adapter is loaded (timed), asked alone and again, asked in turn with the others, and asked at once with them. Every
 answer is to one prompt, greedy, so that its hash says whose it is. Then what must be refused is offered: an adapter
-that there is not, one of too high a rank, one for another base model. Refused, for then nothing said of adapters would
-be true: an answer that is the model's own, two adapters that answer alike, one adapter's answer given for another's.
+that there is not, one of too high a rank, one for another base model. Last, some are swapped under load (`churn`).
+Refused, for then nothing said of adapters would be true: an answer that is the model's own, two adapters that answer
+alike, one adapter's answer given for another's.
 Kept as findings: what the engine takes that it should not, answers that neither equal nor belong to anyone else, and
 an adapter's answer to a request for the model itself among requests for adapters.
 """
@@ -23,7 +24,7 @@ from lib.config import Study
 from lib.engines import inside
 from lib.engines.base import Server
 from lib.errors import MeasureError
-from lib.measure import drive, exchange, schedule, workload
+from lib.measure import churn, drive, exchange, schedule, workload
 from lib.measure.clientplan import BURST, CLOSED, Plan, Request
 
 PROMPT = 16  # tokens of the question: few, so that what a switch costs is not lost beside reading it
@@ -54,7 +55,7 @@ def check(
     before; base_s: TTFT of the model itself; answers: hash of what each answers alone, the model's own under "";
     mixed: requests asked at once, `equal` to the answer alone, `other` than anyone's; turned: whom those of `other`
     were asked of; instead: adapters that then answered for the model itself; refused: what was offered, whether it
-    was taken, what was said.
+    was taken, what was said; churn: what `churn.take` saw, of the first start alone.
 
     Raises
     ------
@@ -73,14 +74,16 @@ def check(
             requests.append(Request(f"probe-{place}", path, json.dumps(body).encode(), planned_output_tokens=TOKENS))
         return _answers(server, tuple(requests), folder / "adapters.journal", at_once, study)
 
+    limit = study.statistics.request_timeout_seconds
     loaded = _load(server, names)
     base = put(questions[0], [None] * (1 + AGAIN))
     alone = put(questions[0], [name for name in names for _ in range(1 + AGAIN)])
-    ask = partial(put, questions[0])
+    question = questions[0]
+    ask = partial(put, question)
     known = _known(server, base[:1] + alone[:: 1 + AGAIN], names)
-    for question in questions[1:]:
+    for other in questions[1:]:
         if len(set(known.values())) < len(known):
-            ask = partial(put, question)
+            question, ask = other, partial(put, other)
             known = _known(server, ask([None, *names]), names)
     _all_differ(server, known, names)
     turns = list(names) * ROUNDS
@@ -102,6 +105,7 @@ def check(
         "turned": strange,
         "instead": instead,
         "refused": _refusals(server, ask, known) if run == 0 else [],
+        "churn": churn.take(server, question.text, TOKENS, known, folder, limit) if run == 0 else None,
     }
 
 

@@ -5,8 +5,9 @@
 
 What it is for: texts and items (`evaluation`) go through `engines.scoring`, one record per launch of the profile.
 What it refuses: a text longer than the served context, before anything runs. Rules: a record with this very key
-(weights, library, method, texts) is left alone, so an interrupted study goes on where it stopped; timing records play
-no part. What cannot be scored has a record that says why; what failed is told at the end, and the others go on.
+(weights, KV cache, library, method, texts) is left alone, so an interrupted study goes on where it stopped; timing
+records play no part. What cannot be scored has a record that says why; what failed is told at the end, and the others
+go on.
 """
 
 import hashlib
@@ -31,7 +32,8 @@ Pair = tuple[scoring.Scored, scoring.Scored]    # what is served, its reference
 
 
 def take_all(profile: str, depth: str) -> list[Said]:
-    """Score every launch of a profile that has no record yet.
+    """Score every launch of a study that has no record yet, and at any depth those of its profile whose KV cache is
+    quantized: scoring needs no server, and the light version says nothing else of what such a cache costs.
 
     Returns
     -------
@@ -44,7 +46,9 @@ def take_all(profile: str, depth: str) -> list[Said]:
     study = config.load_study(profile, depth)
     if study.quality is None or study.kind != "measured":
         return []
-    launches = [config.load_launch(profile, name) for name in config.run_order(study)]
+    order = config.run_order(study)
+    left_out = [config.load_launch(profile, name) for name in config.launch_names(profile) if name not in order]
+    launches = [config.load_launch(profile, name) for name in order] + [one for one in left_out if scoring.cache(one)]
     with session.alone(paths.RECORDS / study.name), Progress(f"{study.name}/quality") as progress:
         return _take(study, study.quality, launches, lambda stage: progress.at(0.0, stage))
 
@@ -173,7 +177,8 @@ def _ask(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _described(one: scoring.Scored) -> dict[str, Any]:
     made = build.manifest(one.artifact)
-    return {"artifact": one.artifact, "dtype": one.dtype} | {name: made[name] for name in ("key", "format", "bytes")}
+    cache = {"kv": one.kv} if one.kv else {}
+    return {"artifact": one.artifact, "dtype": one.dtype, **cache, **{k: made[k] for k in ("key", "format", "bytes")}}
 
 
 def _about(study: Study, launch: Launch) -> Said:

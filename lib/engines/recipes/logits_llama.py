@@ -1,14 +1,17 @@
 """Score GGUF files by llama.cpp itself: `score.py` says how, this loads them. Runs in the quantize environment.
 
-A model is {"file", "library", "version", "context", "threads"}; `library` is the shared object of the xllamacpp wheel,
-the engine that serves. Its Python classes give no logits of a prompt; the wheel exports llama.cpp's C interface, and
-that is called, so the scores carry every rounding of its own kernels. Structures whose fields differ between versions
-are handled as bytes: four numbers of the context's parameters are set, after their defaults were found where they are
-expected, and the context is then asked whether it took them. A version with another layout is refused, and so is a
-library without the interface.
+A model is {"file", "library", "version", "context", "threads", "kv_type"}; `library` is the shared object of the
+xllamacpp wheel, the engine that serves, and `kv_type` what it keeps keys and values in. Its Python classes give no
+logits of a prompt; the wheel exports llama.cpp's C interface, and that is called, so the scores carry every rounding of
+its own kernels. Structures whose fields differ between versions are handled as bytes: four numbers of the context's
+parameters and the types of keys and values are set, after their defaults were found where they are expected; the
+context is then asked whether it took the numbers, and llama.cpp prints the types it took. Flash attention, which a
+quantized cache needs, is llama.cpp's own choice here as in its server. A version with another layout is refused, and so
+is a library without the interface.
 """
 
 import ctypes
+import re
 import sys
 from ctypes import POINTER, c_bool, c_char_p, c_float, c_int8, c_int32, c_uint32, c_void_p
 from typing import Any
@@ -18,15 +21,22 @@ import score
 
 # llama.h, llama_context_default_params(): n_ctx, n_batch, n_ubatch, n_seq_max.
 HEAD = (512, 2048, 512, 1)
+# Two pointers, null by default, and after them type_k and type_v, by the numbers of ggml.h.
+CACHE, NULL, TYPES = 26, (0, 0, 0, 0), {"f16": 1, "q8_0": 8}
 TOOK = ("llama_n_ctx", "llama_n_batch", "llama_n_ubatch", "llama_n_seq_max")
 STEP = 512                      # tokens of one batch
 LOUD = (3, 4)                   # ggml's levels of warnings and errors
+KEEPS = re.compile(r"llama_kv_cache: size = .*?K \((\w+)\).*?V \((\w+)\)")
+kept: list[tuple[str, ...]] = []        # types of keys and values, as llama.cpp says of each cache that it makes
 
 
 def _loud(level: int, text: bytes, _: int | None) -> None:
-    """Print what llama.cpp says about trouble; of everything else it says some thousand lines."""
+    """Print what llama.cpp says about trouble; of everything else it says some thousand lines, and one is kept."""
+    said = text.decode(errors="replace")
     if level in LOUD:
-        sys.stderr.write(text.decode(errors="replace"))
+        sys.stderr.write(said)
+    elif cache := KEEPS.search(said):
+        kept.append(cache.groups())
 
 
 Listener = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
@@ -85,6 +95,12 @@ class Llama:
         if found != HEAD:
             raise score.Refused(f"llama.cpp's context parameters begin with {found} where {HEAD} is known: "
                                 "another version.")
+        whole = TYPES["f16"]
+        if tuple(params.words[CACHE - len(NULL) : CACHE + 2]) != (*NULL, whole, whole):
+            raise score.Refused("llama.cpp's context parameters do not hold the types of keys and values where they "
+                                "are known: another version.")
+        params.words[CACHE : CACHE + 2] = (TYPES[told["kv_type"]],) * 2
+        kept.clear()
         self._step = min(STEP, told["context"])
         asked = (told["context"], self._step, self._step, 1)
         params.words[: len(HEAD)] = asked
@@ -94,6 +110,9 @@ class Llama:
         took = tuple(int(getattr(self._call, name)(self._context)) for name in TOOK)
         if took != asked:
             raise score.Refused(f"llama.cpp was asked for a context of {asked} and made one of {took}: "
+                                "another version.")
+        if kept != [(told["kv_type"],) * 2]:
+            raise score.Refused(f"llama.cpp was asked to keep keys and values in {told['kv_type']} and says {kept}: "
                                 "another version.")
         self._call.llama_set_n_threads(self._context, told["threads"], told["threads"])
         self.context = told["context"]

@@ -41,6 +41,13 @@ class Adapters:
         self.loaded.add(name)
         return None
 
+    def unload(self, name: str) -> str | None:
+        """Forget an adapter; returns the words of the refusal, None where it was there."""
+        if name not in self.loaded:
+            return f"The lora adapter '{name}' cannot be found."
+        self.loaded.remove(name)
+        return None
+
 
 @dataclass
 class Prefixes:

@@ -161,6 +161,11 @@ async def run(s: Settings, told: Told, batch: Batch, count: Callable[[str], int]
             refusal = adapters.load(name, str(request.body.get("lora_path")))
             said = f"Success: LoRA adapter '{name}' added successfully."
             reply.whole(400 if refusal else 200, {"error": {"message": refusal, "code": 400}} if refusal else said)
+        elif request.path == "/v1/unload_lora_adapter" and changeable and request.body is not None:
+            name = str(request.body.get("lora_name"))
+            refusal = adapters.unload(name)
+            said = f"Success: LoRA adapter '{name}' removed successfully."
+            reply.whole(404 if refusal else 200, {"error": {"message": refusal, "code": 404}} if refusal else said)
         elif request.path == "/tokenize" and request.body is not None:
             extra = BOS if request.body.get("add_special_tokens", True) else 0
             tokens = count(str(request.body.get("prompt", ""))) + extra
