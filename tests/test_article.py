@@ -343,7 +343,8 @@ def test_who_published_a_number_is_listed_once(made):
 
 def test_the_notebooks_are_listed_and_linked_where_they_lie_beside_the_page(made):
     assert "00_start_here" in words(page(made)) and "make publish puts it beside the page" in words(page(made))
-    facts, folder = made
+    facts, folder = copy.deepcopy(made[0]), made[1]
+    facts["beside"] = [{"name": "lora", "profile": "lora", "title": "t", "sources": ["records/lora/x.parquet#0a1b"]}]
     out, given = folder / "beside.html", ("05_tables", "02_measure-vllm-bf16", "06_figures")
     card = {"description": "d", "image": "i", "url": ""}
     text = article.render(facts, folder / "figures", folder / "tables", out, card, given).read_text()
@@ -351,6 +352,7 @@ def test_the_notebooks_are_listed_and_linked_where_they_lie_beside_the_page(made
     assert beside == {
         *(f"notebooks/{name}.html" for name in given),
         *(f"records/{launch}.parquet" for launch in facts["launches"]),
+        "records/lora/x.parquet",
         "about.html",
     }
 

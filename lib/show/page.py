@@ -1,8 +1,9 @@
 """Compose the article's page from its prose: headings with anchors, figures with number, caption and table, footnotes.
 
 The template calls `Page` while it is filled; what is HTML already is put aside so that Markdown cannot touch it, and
-comes back afterwards. Rules: a figure's finding is its title; a notebook named in a caption is a link to where it is
-listed; a footnote is printed once, however often it is referred to. Refused: a reference to a figure that is not shown.
+comes back afterwards. Rules: a figure's finding is its title; every caption leads on to the records or the sources, and
+to the notebook it names; a footnote is printed once, however often it is referred to. Refused: a reference to a figure
+that is not shown.
 """
 
 import html
@@ -22,6 +23,7 @@ HELD = re.compile(r"<!--held (\d+)-->")
 TABLE = re.compile(r"(<table[^>]*>\s*)(<caption>)?")
 WHOLE_TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
 REFERENCE = re.compile(r"<!--figure ([\w-]+)-->")
+BEHIND = re.compile(r'href="#(records|references)"')
 NOTEBOOK = re.compile(r"([Nn]otebook) <code>(\w+)</code>")
 
 
@@ -46,11 +48,13 @@ class Page:
         picture = pictures.read(self.figures / f"{name}.svg")
         self.order.append(name)
         behind = self.table(table, columns) if table else Markup("")
+        caption = NOTEBOOK.sub(_linked, _inline(str(caller())))
+        caption += "" if BEHIND.search(caption) else ' <a href="#records">Records</a>.'
         self.held.append(
             f'<figure id="figure-{name}">'
             f'<p class="finding"><b>Figure {len(self.order)}.</b> {escape(picture.title)}</p>'
             f'<div class="picture" tabindex="0" role="group" aria-label="Figure {len(self.order)}">{picture.svg}</div>'
-            f"<figcaption>{NOTEBOOK.sub(_linked, _inline(str(caller())))}</figcaption>{behind}</figure>"
+            f"<figcaption>{caption}</figcaption>{behind}</figure>"
         )
         return Markup(f"\n\n<!--held {len(self.held) - 1}-->\n\n")
 
