@@ -312,7 +312,7 @@ def test_a_warning_follows_its_number_into_the_prose_and_every_table(made):
         compared(facts, "differs", None)
         level = facts["headline"][0]["level"]
         facts["warnings"] = [
-            {"where": f"vllm-bf16 {level}", "text": "takings <b>differ</b>", "next": "take it again"},
+            {"where": f"vllm-bf16 {level}", "text": "takings <b>differ</b>", "next": "run `make remeasure`"},
             {"where": "llamacpp-q4_0 poisson-2", "text": "elsewhere", "next": "nothing"},
         ]
 
@@ -323,8 +323,9 @@ def test_a_warning_follows_its_number_into_the_prose_and_every_table(made):
     referred = re.findall(r'<sup class="warn"><a id="(note-1-from-\d)" href="#note-1"', answer)
     assert referred and all(f'href="#{place}" aria-label="Back"' in text for place in referred)
     notes = re.search(r'<ol class="footnotes".*?</ol>', text, flags=re.S)[0]
-    said = "Warning about vLLM-CPU bf16 at 4 at once: Takings <b>differ</b>; take it again."
-    assert said in words(notes) and "<b>" not in notes and "elsewhere" not in words(notes)
+    said = "Warning about vLLM-CPU bf16 at 4 at once: Takings <b>differ</b>; run make remeasure."
+    assert said in words(notes) and "<code>make remeasure</code>" in notes and "<b>" not in notes
+    assert "elsewhere" not in words(notes)
     for label in ("Results", "Bounds", "Comparisons"):
         table = rf'aria-label="{label}"><table.*?</table></div>\s*(<ul|<details) class="notes.*?</ul>'
         assert "takings <b>differ</b>" in words(re.search(table, text, flags=re.S)[0]), label

@@ -83,7 +83,8 @@ def render(
             return Markup("")
         at = f" at {levelwords.words(row['level'])}" if row["level"] else ""
         who = style.contender(row["engine"], row["precision"])
-        return page.footnote(f"Warning about {who}{at}: {'. '.join(text[:1].upper() + text[1:] for text in told)}.")
+        said = ". ".join(text[:1].upper() + text[1:] for text in told)
+        return page.footnote(as_text(f"Warning about {who}{at}: {said}."))
 
     try:
         told = {

@@ -63,7 +63,7 @@ class Page:
         return Markup(f"<!--figure {name}-->")
 
     def footnote(self, text: str) -> Markup:
-        """Refer to a footnote; the same text is one note, with a way back to each place."""
+        """Refer to a footnote, its text made harmless; the same text is one note, with a way back to each place."""
         places = self.footnotes.setdefault(text, [])
         number = list(self.footnotes).index(text) + 1
         places.append(f"note-{number}-from-{len(places) + 1}")
