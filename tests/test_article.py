@@ -11,10 +11,10 @@ import pytest
 from built import made_study
 
 from lib import paths
-from lib.analyse import calibration, h100
+from lib.analyse import calibration, h100, published
 from lib.analyse.facts import number as fact
 from lib.errors import NoValue, RecordError
-from lib.show import article, datatables, figures, numbers, pictures, verdict
+from lib.show import article, datatables, figures, numbers, pictures, references, verdict
 
 
 def page(made, change=None):
@@ -61,6 +61,19 @@ def test_the_page_is_one_file_that_asks_for_nothing(made):
     assert len(text.encode()) < 4_000_000
 
 
+def test_the_sections_stand_in_their_order(made):
+    text = page(made)
+    headings = [words(h).removesuffix(" #") for h in re.findall(r"<h2.*?</h2>", text, flags=re.S)]
+    wanted = [
+        "The answer", "The promise", "The contenders", "Results on this computer", "What precision costs in quality",
+        "The published table, audited", "Ask your own question", "Method", "Limits", "Reproduce it", "Records",
+        "Notebooks", "References",
+    ]  # fmt: skip
+    assert [h for h in headings if h in wanted] == wanted and words(text).count("Figure 1.") == 1
+    contents = re.search(r'<nav aria-label="Contents">.*?</nav>', text, flags=re.S)[0]
+    assert [words(link) for link in re.findall(r"<a .*?</a>", contents)] == headings
+
+
 def test_ids_are_unique_and_every_link_arrives(made):
     outline = Outline(page(made))
     assert len(outline.ids) == len(set(outline.ids))
@@ -71,9 +84,12 @@ def test_every_figure_has_number_title_words_and_caption(made):
     text = page(made)
     shown = re.findall(r'<figure id="figure-([\w-]+)">(.*?)</figure>', text, flags=re.S)
     assert {name for name, _ in shown} == set(figures.FIGURES) - set(figures.ABOUT_INSIDE)
-    for i, (_, of) in enumerate(shown, start=1):
+    for i, (name, of) in enumerate(shown, start=1):
         assert f"Figure {i}." in of and 'role="img"' in of and len(re.search(r'aria-label="([^"]{60,})', of)[1]) >= 60
-        assert "What to see" in of and re.search(r"Notebook|notebook", of)
+        assert "What to see" in of
+        caption = re.search(r"<figcaption>(.*?)</figcaption>", of, flags=re.S)[1]
+        behind = "references" if name in figures.ABOUT_H100 else "records"
+        assert f'href="#{behind}"' in caption and re.search(r'href="#notebook-06_figures(_h100)?"', caption), name
 
 
 def test_the_answer_names_who_keeps_the_promise(made):
@@ -146,7 +162,7 @@ def test_where_nothing_can_be_shown_the_page_still_stands(made, tmp_path):
     facts |= {"headline": [], "launches": {}, "comparisons": []}
     study = figures.Study(made_study(), tmp_path, folder / "records", tmp_path)
     (tmp_path / "facts.json").write_text(json.dumps(facts))
-    for name in ("headline", "levels", "tradeoff"):
+    for name in ("headline", "levels", "takings", "tradeoff"):
         (tmp_path / f"{name}.csv").write_text((folder / "tables" / f"{name}.csv").read_text().partition("\n")[0] + "\n")
     for name in figures.FIGURES:
         figures.draw(study, name)
@@ -289,6 +305,57 @@ def test_warnings_stand_at_the_number(made):
     said = words(page(made, change))
     assert "Warning: the client sent late; free a core" in said and "1 warning about these numbers" in said
     assert "No check raised a warning" in words(page(made, lambda f: f.update(warnings=[])))
+
+
+def test_a_warning_follows_its_number_into_the_prose_and_every_table(made):
+    def change(facts):
+        compared(facts, "differs", None)
+        level = facts["headline"][0]["level"]
+        facts["warnings"] = [
+            {"where": f"vllm-bf16 {level}", "text": "takings <b>differ</b>", "next": "run `make remeasure`"},
+            {"where": "llamacpp-q4_0 poisson-2", "text": "elsewhere", "next": "nothing"},
+        ]
+
+    text = page(made, change)
+    outline = Outline(text)
+    assert len(outline.ids) == len(set(outline.ids)) and not {link[1:] for link in outline.links} - set(outline.ids)
+    answer = text[text.index('id="the-answer"') : text.index('id="what-was-measured')]
+    referred = re.findall(r'<sup class="warn"><a id="(note-1-from-\d)" href="#note-1"', answer)
+    assert referred and all(f'href="#{place}" aria-label="Back"' in text for place in referred)
+    notes = re.search(r'<ol class="footnotes".*?</ol>', text, flags=re.S)[0]
+    said = "Warning about vLLM-CPU bf16 at 4 at once: Takings <b>differ</b>; run make remeasure."
+    assert said in words(notes) and "<code>make remeasure</code>" in notes and "<b>" not in notes
+    assert "elsewhere" not in words(notes)
+    for label in ("Results", "Bounds", "Comparisons"):
+        table = rf'aria-label="{label}"><table.*?</table></div>\s*(<ul|<details) class="notes.*?</ul>'
+        assert "takings <b>differ</b>" in words(re.search(table, text, flags=re.S)[0]), label
+    assert '<ol class="footnotes"' not in page(made, lambda f: f.update(warnings=[]))
+
+
+def test_who_published_a_number_is_listed_once(made):
+    said = words(page(made))
+    listed = said[said.index("References #") :]
+    rows = published.references() + published.prices()
+    assert all(re.sub(r"\s+", " ", row["source"]) in listed and row["who"] in listed for row in rows)
+    assert published.claims()["article"]["title"] in listed
+    pairs = [(one["who"], one["what"]) for one in references.listed()]
+    assert len(pairs) == len(set(pairs))
+
+
+def test_the_notebooks_are_listed_and_linked_where_they_lie_beside_the_page(made):
+    assert "00_start_here" in words(page(made)) and "make publish puts it beside the page" in words(page(made))
+    facts, folder = copy.deepcopy(made[0]), made[1]
+    facts["beside"] = [{"name": "lora", "profile": "lora", "title": "t", "sources": ["records/lora/x.parquet#0a1b"]}]
+    out, given = folder / "beside.html", ("05_tables", "02_measure-vllm-bf16", "06_figures")
+    card = {"description": "d", "image": "i", "url": ""}
+    text = article.render(facts, folder / "figures", folder / "tables", out, card, given).read_text()
+    beside = {html.unescape(link) for link in Outline(text).addresses}
+    assert beside == {
+        *(f"notebooks/{name}.html" for name in given),
+        *(f"records/{launch}.parquet" for launch in facts["launches"]),
+        "records/lora/x.parquet",
+        "about.html",
+    }
 
 
 def test_open_loop_levels_count_from_when_requests_were_due(made):

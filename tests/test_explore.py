@@ -1,14 +1,17 @@
 """The notebook's explorer: the page's answers by widgets, records a click deeper, refusals in words, text escaped."""
 
+import ast
 import json
 import re
+import shutil
 from html import unescape
 
+import built
 import pandas as pd
 import pytest
 from built import made_study
 
-from lib import paths
+from lib import paths, records
 from lib.analyse import asked, whatif
 from lib.analyse.changes import changes
 from lib.errors import RecordError
@@ -56,6 +59,55 @@ def test_another_work_restates_the_promise(study):
     work.value = next(o for o in work.options if "headline" in o)
     assert control(widget, "First token").value == 180 and control(widget, "At once").value == 50
     assert "On 8 x H100" in words(widget)
+
+
+def test_a_floor_of_quality_filters_as_in_the_page(made, study, tmp_path):
+    unscored = explore.question(study)
+    assert control(unscored, "Same next token").disabled and "There is no floor of quality to set" in words(unscored)
+    folder = built.judged(made, tmp_path)[1]
+    judged = figures.Study(study.config, folder / "tables", folder / "records", folder / "figures")
+    widget = explore.question(judged)
+    control(widget, "First token").value, control(widget, "Then a token").value = 10_000.0, 1000.0
+    assert "vLLM-CPU bf16 keeps it on one node" in words(widget)
+    control(widget, "Same next token").value = 75.0
+    assert "vLLM-CPU bf16 keeps it" not in words(widget)
+    assert "same next token is below 75 % even at its upper limit" in words(widget)
+
+
+def test_records_newer_than_the_tables_are_told_and_not_mixed_with_them(study, tmp_path):
+    folder = shutil.copytree(study.folder, tmp_path / "records")
+    record = records.read(folder / "vllm-bf16.parquet")
+    records.write(record.path, record.table, record.meta | {"ended_utc": "2025-02-02T00:00:00Z"})
+    newer = figures.Study(study.config, study.tables, folder, study.figures)
+    assert study.outdated == "" and "older than vllm-bf16.parquet" in words(explore.question(newer))
+    told = words(explore.distributions(newer))
+    assert "vllm-bf16.parquet is another file now. Run `make report`" in told
+    with pytest.raises(RecordError, match="is another file now"):
+        figures.draw(newer, "ttft_distribution")
+
+
+def test_a_study_without_tables_says_so_in_every_widget(study, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "REPORT", tmp_path / "report")
+    (tmp_path / "report" / "tables" / "smoke").mkdir(parents=True)
+    (tmp_path / "report" / "tables" / "smoke" / "facts.json").write_text("{}")
+    bare = figures.Study(study.config, tmp_path, study.folder, study.figures)
+    for make in (explore.question, explore.requests, explore.distributions, explore.pair):
+        assert "has no facts.json" in words(make(bare)) and "Studies that have it: smoke." in words(make(bare))
+
+
+def test_every_cell_of_the_notebook_runs(study, monkeypatch):
+    """The notebook as it stands, cell by cell, on a study that is built."""
+    monkeypatch.setattr(figures, "load", lambda profile, depth: study)
+    cells = json.loads((paths.NOTEBOOKS / "07_explore.ipynb").read_text())["cells"]
+    names, widgets = {}, []
+    for cell in (c for c in cells if c["cell_type"] == "code"):
+        *body, last = ast.parse("".join(cell["source"])).body
+        exec(compile(ast.Module(body, []), "07_explore", "exec"), names)
+        if isinstance(last, ast.Expr):
+            widgets.append(eval(compile(ast.Expression(last.value), "07_explore", "eval"), names))
+        else:
+            exec(compile(ast.Module([last], []), "07_explore", "exec"), names)
+    assert len(widgets) == 4 and all(shown(widget) for widget in widgets)
 
 
 def test_nothing_selected_says_so(study):

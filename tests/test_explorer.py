@@ -6,17 +6,17 @@ import itertools
 import json
 import random
 import re
-import warnings
 from dataclasses import replace
 from urllib.parse import urlencode
 
+import accessibility
+import built
 import pytest
 from test_article import Outline, page
 
-from lib import environments, records
+from lib import records
 from lib.analyse import asked, whatif
-from lib.errors import EngineError
-from lib.show import browser, explorer
+from lib.show import explorer
 
 SEEN = """(() => {
   const text = (e) => e.textContent.replace(/\\s+/g, " ").trim();
@@ -24,22 +24,21 @@ SEEN = """(() => {
   return { said: text(document.getElementById("ask-said")), rows: rows("ask-rows"), levels: rows("ask-level-rows"),
     finding: text(document.getElementById("ask-finding")), hash: location.hash };
 })()"""
+FLOORS = (0.5, 50.0, 57.5, 60.0, 62.25, 70.0, 99.9, 100.0)  # an interval lies around 59
 SETTLED = "new Promise((done) => setTimeout(done, 0))"
 
 
-def unseen(why):
-    """Skip, and say so where a quiet run is read too."""
-    warnings.warn(why, stacklevel=2)
-    pytest.skip(why)
+@pytest.fixture(scope="module")
+def made(made, tmp_path_factory):
+    """The study with quality records, so that there is a floor to set."""
+    return built.judged(made, tmp_path_factory.mktemp("judged"))
 
 
 @pytest.fixture(scope="module")
 def opened(made):
     """The page in a browser."""
-    if browser.find() is None:
-        unseen(f"NO BROWSER: the explorer is not tested; install one of {', '.join(browser.NAMES)}")
     page(made)
-    with browser.Browser() as of:
+    with accessibility.browser_or_skip("the explorer is not tested") as of:
         of.view(1280, 900)
         yield of
 
@@ -88,6 +87,8 @@ def address(question, work):
         "sessions": question.sessions,
     }
     asks["usd_per_hour"] = "" if question.usd_per_hour is None else question.usd_per_hour
+    if question.floor is not None:
+        asks["floor"] = question.floor
     for key in ("engines", "precisions"):
         if getattr(question, key) is not None:
             asks[key] = ",".join(sorted(getattr(question, key)))
@@ -114,6 +115,7 @@ def questions(data, count, seed=1):
             engines=chosen[0],
             precisions=chosen[1],
             by=rng.choice(["p95", "p50"]),
+            floor=rng.choice([None, *FLOORS]) if work["scored"] else None,
         )
 
 
@@ -189,9 +191,64 @@ def test_each_control_moves_what_it_should(tab):
     assert back == before
 
 
+def test_the_floor_of_quality_moves_who_passes(tab, made):
+    block = explorer.described(asked.block(made[0]))
+    by = {c["key"]: c["quality"] for c in block["works"][0]["contenders"]}
+    value, low, high, _ = by["vllm-cpu bf16"]
+    assert by["llama-cpp q4_0"][:3] == [100.0, 100.0, 100.0] and 50 < low < value == 59 < high < 70
+    put(tab, "tpot_ms", 1000)
+    before = put(tab, "ttft_ms", 10_000)
+    for floor in (low - 0.5, (low + high) / 2, high + 0.5, 100.0):
+        asks = replace(whatif.stated(block["works"][0]), ttft_ms=10_000.0, tpot_ms=1000.0, floor=floor)
+        shown = put(tab, "floor", floor)
+        said, rows = expected(block, asks)
+        assert (shown["said"], shown["rows"]) == (said, rows) and f"floor={floor:g}"[:9] in shown["hash"]
+        row = next(row for row in shown["rows"] if row[0].endswith("vLLM-CPU bf16"))
+        assert "59 (measured)" in re.sub(r"[^\w ()]", "", row[6]) and "% of next tokens as the 16-bit model" in said
+        if floor < low:
+            assert row[2].startswith("yes") and row[3].startswith("1") and "vLLM-CPU bf16 keeps it on one node" in said
+        else:
+            assert row[2].startswith("nosame next token is" if floor > high else "undecidedsame next token: ")
+            assert row[1] == row[3] == row[4] == row[5] == "none shown" and "vLLM-CPU" not in said + shown["finding"]
+    slid = put(tab, "floor-slide", 0)
+    assert slid == before and "floor" not in slid["hash"]
+    assert "floor=59.5" in put(tab, "floor-slide", 595)["hash"]
+    assert put(tab, "floor", "101")["said"].endswith("give a number above zero and up to 100, or none.")
+
+
+def test_where_nothing_was_scored_there_is_no_floor_to_set(tab, made):
+    told = tab.run('document.getElementById("ask-about-floor").textContent')
+    assert "lower limit reaches the floor" in told and "About 4 bit: unpacked from <4> bit" in told
+    shown = put(tab, "work", "h100 headline", "change")
+    assert {row[6] for row in shown["rows"]} == {"not scored"}
+    assert tab.run('["floor", "floor-slide"].every((n) => document.getElementById(`ask-${n}`).disabled)')
+    told = tab.run('document.getElementById("ask-about-floor").textContent')
+    assert told == "There is no floor of quality to set: no quality was measured of this model."
+    tab.open(made[1] / "page.html", "#ask?work=h100+headline&floor=50")
+    assert tab.run(SEEN)["rows"] == shown["rows"]
+
+
+def test_warnings_stand_where_the_numbers_do(tab):
+    put(tab, "ttft_ms", 10_000)
+    shown = put(tab, "tpot_ms", 10_000)
+    tab.run('document.getElementById("ask-levels").open = true')
+    tab.run(SETTLED)
+    lines = [row for row in tab.run(SEEN)["levels"] if row[0].startswith("▲llama.cpp q4_0")]
+    assert lines and all("Warning: " in row[5] and "did not complete" in row[5] for row in lines)
+    row = next(row for row in shown["rows"] if "vLLM" in row[0])
+    assert row[2].startswith("yesWarning: measured with another config") and "did not complete" not in row[2]
+
+
+def test_the_trade_off_tells_what_its_speeds_are_warned_of(made):
+    table = r'aria-label="Trade-off"><table.*?</table></div>\s*<(ul|details) class="notes.*?</ul>'
+    assert "did not complete" in re.search(table, page(made), re.S)[0]
+
+
 def test_a_shared_address_shows_the_same_view(tab, made):
+    put(tab, "floor", 59)
     before = put(tab, "ttft_ms-slide", 700)
-    assert before["hash"].startswith("#ask?work=news&ttft_ms=")
+    assert before["hash"].startswith("#ask?work=news&ttft_ms=") and "floor=59" in before["hash"]
+    assert "and 59 % of next tokens as the 16-bit model has them" in before["said"]
     tab.open(made[1] / "page.html", before["hash"])
     assert tab.run(SEEN) == before
 
@@ -289,6 +346,13 @@ def test_data_cannot_leave_their_element(made, tmp_path):
     assert "<" not in inside and json.loads(inside)["works"][0]["says"].startswith("</script>")
 
 
+def test_a_page_without_scores_says_so_and_has_no_wrong_sentence(made):
+    text = page(made, lambda f: f["quality"].update(launches={}, reason="no contender has been scored yet"))
+    data = json.loads(re.search(r'id="explorer-data">(.*?)</script>', text, flags=re.S)[1])
+    assert data["works"][0]["about_floor"] == "There is no floor of quality to set: no contender has been scored yet."
+    assert "no quality of answers was measured" not in text
+
+
 def test_a_run_that_says_nothing_of_the_larger_machine_has_its_own_work_alone(made):
     text = page(made, lambda f: f.update(h100={"value": None, "reason": "data/ has none"}))
     assert len(json.loads(re.search(r'id="explorer-data">(.*?)</script>', text, flags=re.S)[1])["works"]) == 1
@@ -303,17 +367,8 @@ def test_the_chart_library_is_the_one_named():
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_an_accessibility_checker_finds_nothing(tab, made, dark, monkeypatch):
+def test_an_accessibility_checker_finds_nothing(tab, made, dark):
     """Runs axe over the whole page with its details open, in both colour schemes."""
-    try:
-        axe = next(environments.ensure("axe").parents[1].glob("lib/python3*/site-packages/*/axe.min.js"))
-    except EngineError as refusal:
-        unseen(f"NO AXE: accessibility is not checked; {refusal}")
-    monkeypatch.setattr(browser, "PATIENCE_S", 240.0)  # it reads every element, on a machine that may be busy
     tab.view(1280, 900, dark=dark)
     tab.open(made[1] / "page.html")
-    tab.run('for (const e of document.querySelectorAll("details")) e.open = true')
-    tab.run(axe.read_text(encoding="utf-8") + "; 1")
-    found = tab.run("""axe.run(document, { resultTypes: ["violations"] })
-      .then((r) => r.violations.map((v) => `${v.impact} ${v.id}: ${v.nodes[0].html.slice(0, 200)}`))""")
-    assert found == []
+    assert accessibility.violations(tab) == []

@@ -18,16 +18,18 @@ def level(load, ttft, tpot, out, **more):
         "ttft": {"p50": estimate(ttft / 2), "p95": estimate(ttft)},
         "tpot": {"p50": estimate(tpot / 2), "p95": estimate(tpot)},
     }
-    return {"load": float(load), "n": 100, "failed": 0, "reached": True, "out": estimate(out)[:3]} | limits | more
+    rest = {"n": 100, "failed": 0, "reached": True, "doubts": f"doubt at {load}", "out": estimate(out)[:3]}
+    return {"load": float(load)} | rest | limits | more
 
 
-def contender(engine, precision, *levels, layouts=()):
+def contender(engine, precision, *levels, layouts=(), quality=(None, None, None, "it was not scored")):
     variants = [{"name": "", "source": "r", "levels": list(levels)}] if levels else list(layouts)
     return {
         "key": f"{engine} {precision}",
         "engine": engine,
         "precision": precision,
         "recipe": "",
+        "quality": list(quality),
         "variants": variants,
     }
 
@@ -115,6 +117,53 @@ def test_a_contender_stands_in_its_best_layout():
     ]
     rows, _ = answered(of=block(contender("vllm", "fp8", layouts=layouts)))
     assert rows["vllm fp8"].layout == "TP4x2" and rows["vllm fp8"].carries == 16
+
+
+QUALITIES = {"vllm": (94.0, 92.0, 96.0, None), "llama-cpp": (60.0, 55.0, 65.0, None)}
+
+
+@pytest.mark.parametrize(
+    ("floor", "fast", "slow"),
+    [
+        (None, ("yes", ""), ("no", "8 at once: TTFT is above 100 ms even at its lower limit")),
+        (50.0, ("yes", ""), ("no", "8 at once: TTFT is above 100 ms even at its lower limit")),
+        (55.0, ("yes", ""), ("no", "8 at once: TTFT is above 100 ms even at its lower limit")),
+        (60.0, ("yes", ""), ("no", "8 at once: TTFT is above 100 ms even at its lower limit")),
+        (65.5, ("yes", ""), ("no", "same next token is below 65.5 % even at its upper limit")),
+        (95.0, ("undecided", "same next token: 95 % lies within its interval"), ("no", "same next token is below")),
+        (97.0, ("no", "same next token is below 97 % even at its upper limit"), ("no", "same next token is below")),
+    ],
+)
+def test_a_floor_of_quality_is_passed_by_the_lower_limit_alone(floor, fast, slow):
+    of = block(*(c | {"quality": list(QUALITIES[c["engine"]])} for c in (FAST, SLOW)))
+    rows, frontier = answered(replace(ASKED, floor=floor), of)
+    for name, (answer, why) in (("vllm bf16", fast), ("llama-cpp q4_0", slow)):
+        assert rows[name].answer == answer and rows[name].why.startswith(why)
+    passes = floor is None or floor <= 92
+    assert rows["vllm bf16"].carries == (8 if passes else None) and rows["vllm bf16"].nodes == (1 if passes else None)
+    assert rows["llama-cpp q4_0"].carries == (4 if floor is None or floor <= 55 else None)
+    assert bool(frontier) == passes
+
+
+def test_who_was_not_scored_is_undecided_under_a_floor():
+    rows, frontier = answered(replace(ASKED, floor=1.0))
+    assert (rows["vllm bf16"].answer, rows["vllm bf16"].why) == ("undecided", "same next token: it was not scored")
+    assert rows["llama-cpp q4_0"].answer == "no" and frontier == ()  # too slow, whatever its quality
+    assert rows["vllm bf16"].carries is rows["vllm bf16"].out is rows["vllm bf16"].nodes is None
+
+
+def test_numbers_carry_the_warnings_of_their_level():
+    rows, _ = answered()
+    assert rows["vllm bf16"].doubts == "doubt at 8" and rows["llama-cpp q4_0"].doubts == "doubt at 4"
+
+
+def test_quality_and_warnings_come_from_the_facts(made):
+    of = asked.block(made[0])["works"][0]
+    assert not of["scored"] and "the profile states no texts" in of["about_floor"]
+    by = {c["key"]: c for c in of["contenders"]}
+    failing = by["llama-cpp q4_0"]["variants"][0]["levels"]
+    assert all("did not complete" in level["doubts"] for level in failing)
+    assert all(c["quality"][0] is None and c["quality"][3] for c in of["contenders"])
 
 
 def test_selection():

@@ -17,6 +17,7 @@ from lib.analyse.levels import REACHED
 METRICS = ("ttft", "tpot")
 DIGITS = 9  # as in the tables
 POLICY = "chunked"  # today's default of both engines; the other is predicted for vLLM alone
+UNSCORED = "no quality was measured of this model"
 
 
 def block(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,14 +29,24 @@ def block(facts: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns
     -------
-    works : list; each has its machine, mark, promise, price, ranges of the controls and contenders. A contender has
-        variants (layouts), a variant its levels by rising load, and a level for TTFT and TPOT its p50 and p95 as
-        [value, low, high, reason] in ms, `out` as [value, low, high] in tok/s, n, failed, reached.
+    works : list; each has its machine, mark, promise, price, ranges of the controls and contenders, and what its floor
+        of quality is about. A contender has `quality`, the share of next tokens that are its 16-bit reference's, as
+        [value, low, high, reason] in %, and variants (layouts), a variant its levels by rising load, and a level for
+        TTFT and TPOT its p50 and p95 as [value, low, high, reason] in ms, `out` as [value, low, high] in tok/s, n,
+        failed, reached, and `doubts`, the warnings about it.
     """
     works = _measured(facts)
     if "counts" in facts["h100"]:
         works += _predicted(facts["h100"])
     return {"budget": facts["sla"]["failure_budget"]["value"], "works": works}
+
+
+def doubts(
+    facts: Mapping[str, Any], launch: str, level: str | None, engine: str | None = None
+) -> list[Mapping[str, Any]]:
+    """Return the warnings about a launch as a whole or one of its levels; of a study beside, with its engine."""
+    places = {launch, f"{launch} {level}", "all launches", engine or facts["launches"][launch]["engine"]}
+    return [warning for warning in facts["warnings"] if warning["where"] in places]
 
 
 def _measured(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -49,12 +60,17 @@ def _measured(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name, workload in study["workloads"].items():
         contenders = []
         for launch, of in launches.items():
-            levels = [_level(x) for x in of["levels"].values() if x["kind"] == "closed" and x["workload"] == name]
+            levels = [
+                _level(x) | {"doubts": "; ".join(w["text"] for w in doubts(facts, launch, level))}
+                for level, x in of["levels"].items()
+                if x["kind"] == "closed" and x["workload"] == name
+            ]
             if levels and launch not in again:
                 ordered = sorted(levels, key=lambda x: x["load"])
                 variant = {"name": "", "source": of["source"], "levels": ordered}
                 who = of["engine"], of["precision"]
-                contenders.append(_named(*who, launch if alike[who] > 1 else "") | {"variants": [variant]})
+                named = _named(*who, launch if alike[who] > 1 else "")
+                contenders.append(named | {"quality": _quality(facts["quality"], launch), "variants": [variant]})
         if not contenders:
             continue
         usd = price["value"] / (gpus or 1) if price["value"] is not None else None
@@ -63,11 +79,13 @@ def _measured(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
             "tpot_ms": sla["tpot_p95"]["value"],
             "sessions": int(sla["sessions"]["value"]),
             "usd_per_hour": usd,
+            "floor": None,
         }
         works.append(
             {
                 "key": name,
                 "title": name,
+                **_floor(facts["quality"], contenders),
                 "machine": study["hardware"]["name"],
                 "model": study["model"]["name"],
                 "says": workload["reads_like"],
@@ -82,6 +100,29 @@ def _measured(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return works
+
+
+def _quality(said: Mapping[str, Any], launch: str) -> list[Any]:
+    """How often a contender's next token is its 16-bit reference's, in %, with limits, or why it is not known."""
+    scored = said["launches"].get(launch)
+    if scored is None or scored["agreement"]["value"] is None:
+        why = said["reason"] or (scored["reason"] if scored else None) or "it was not scored"
+        return [None, None, None, why]
+    shares = (scored["agreement"][part] for part in ("value", "low", "high"))
+    return [*(_short(None if share is None else 100 * share) for share in shares), None]
+
+
+def _floor(said: Mapping[str, Any], contenders: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Whether a floor of quality can be asked for, and what stands beside it."""
+    if all(c["quality"][0] is None for c in contenders):
+        why = said["reason"] or "no contender was scored"
+        return {"scored": False, "about_floor": f"There is no floor of quality to set: {why}."}
+    note = f" About 4 bit: {said['note']}." if said["note"] else ""
+    return {
+        "scored": True,
+        "about_floor": "How often a contender goes on with the same token as the 16-bit model it comes from. It passes "
+        f"where the lower limit reaches the floor. The study states none.{note}",
+    }
 
 
 def _named(engine: str, precision: str, recipe: str) -> dict[str, str]:
@@ -113,6 +154,7 @@ def _predicted(h100: Mapping[str, Any]) -> list[dict[str, Any]]:
         "tpot_ms": float(sla["itl"]["value"]),
         "sessions": int(sla["load"]["value"]),
         "usd_per_hour": price["value"],
+        "floor": None,
     }
     works = []
     for name in dict.fromkeys(row["workload"] for row in rows):
@@ -127,12 +169,14 @@ def _predicted(h100: Mapping[str, Any]) -> list[dict[str, Any]]:
                 variants.append({"name": layout, "source": source, "levels": [_forecast(r) for r in ordered]})
             assert first is not None
             recipe = first["kernels"] if first["kernels"] != "measured" else ""
-            contenders.append(_named(first["engine"], first["precision"], recipe) | {"variants": variants})
+            named = _named(first["engine"], first["precision"], recipe)
+            contenders.append(named | {"quality": [None, None, None, UNSCORED], "variants": variants})
         shape = of_work[0]
         works.append(
             {
                 "key": f"h100 {name}",
                 "title": name,
+                **_floor({"reason": UNSCORED}, contenders),
                 "machine": "8 x H100",
                 "model": "Llama-3-70B",
                 "says": f"{name}, {shape['isl']} tokens in and {shape['osl']} out in the mean",
@@ -160,6 +204,7 @@ def _forecast(row: Mapping[str, Any]) -> dict[str, Any]:
         "n": int(row["requests"]) if row["requests"] == row["requests"] else 0,
         "failed": 0,
         "reached": True,
+        "doubts": "",
         "out": estimate("output_tok_s", 1.0),
         **{m: {p: [*estimate(f"{m}_{p}_s", 1e3), why] for p in ("p50", "p95")} for m in METRICS},
     }

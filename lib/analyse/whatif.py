@@ -3,8 +3,8 @@
 `answer` compares, multiplies and divides the limits that `asked.block` lays out, and nothing else. The page's own
 script does the same on the same block; a test holds the two against each other in a browser.
 
-Rules: a level keeps a promise only by its upper limits; nothing is read between two levels. Refused: a work that the
-block lacks.
+Rules: a level keeps a promise only by its upper limits, a contender a floor of quality only by its lower limit; nothing
+is read between two levels. Refused: a work that the block lacks.
 """
 
 import math
@@ -19,11 +19,15 @@ from lib.errors import NoValue
 Level = Mapping[str, Any]
 Contender = Mapping[str, Any]
 METRICS = ("ttft", "tpot")
+WORST_FIRST = ("no", "undecided", "yes")
+Verdict = tuple[str, str]  # yes, no or undecided; and why
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a reader asks. Times in ms; `usd_per_hour` of what the work prices: a GPU, or the whole computer."""
+    """What a reader asks. Times in ms; `usd_per_hour` of what the work prices: a GPU, or the whole computer; `floor` is
+    the share of next tokens, in %, that have to be the 16-bit reference's.
+    """
 
     work: str
     ttft_ms: float
@@ -33,6 +37,7 @@ class Question:
     engines: frozenset[str] | None = None  # None: all
     precisions: frozenset[str] | None = None
     by: str = "p95"  # p50 is not the promise
+    floor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Row:
     out: tuple[float | None, ...] | None
     cost: tuple[float | None, ...] | None
     cost_mark: str
+    doubts: str  # warnings about the level that the numbers are read at
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def answer(of: Mapping[str, Any], question: Question) -> Answer:
     return Answer(tuple(ranked), _frontier(chosen, q, of["budget"]))
 
 
-def judge(level: Level, q: Question, budget: float) -> tuple[str, str]:
+def judge(level: Level, q: Question, budget: float) -> Verdict:
     """Say whether a level keeps the promise of a question (yes, no or undecided), and why not; as levels.Verdict."""
     if not level["n"]:
         return "undecided", "no request was measured"
@@ -106,6 +112,29 @@ def judge(level: Level, q: Question, budget: float) -> tuple[str, str]:
     return ("undecided", "; ".join(doubts)) if doubts else ("yes", "")
 
 
+def faithful(contender: Contender, q: Question) -> Verdict:
+    """Say whether a contender reaches the floor of quality that is asked for, and why not."""
+    if q.floor is None:
+        return "yes", ""
+    _, low, high, reason = contender["quality"]
+    if low is None or high is None:
+        return "undecided", f"same next token: {reason or 'no interval'}"
+    if high < q.floor:
+        return "no", f"same next token is below {plain(q.floor)} % even at its upper limit"
+    if low < q.floor:
+        return "undecided", f"same next token: {plain(q.floor)} % lies within its interval"
+    return "yes", ""
+
+
+def both(quality: Verdict, speed: Verdict) -> Verdict:
+    """Join two verdicts: the worse one counts, quality's where they are alike.
+
+    >>> both(("undecided", "quality"), ("no", "speed")), both(("no", "quality"), ("no", "speed"))
+    (('no', 'speed'), ('no', 'quality'))
+    """
+    return min(quality, speed, key=lambda verdict: WORST_FIRST.index(verdict[0]))
+
+
 def plain(value: float) -> str:
     """Write a number as a script does: 180.0 -> 180, 22.5 -> 22.5."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))
@@ -122,10 +151,10 @@ def _row(contender: Contender, work: Mapping[str, Any], q: Question, budget: flo
             f[2][0] == "undecided" if f[2] else False,
         ),
     )
-    levels = variant["levels"]
-    at = levels[place] if place is not None else None
+    levels, quality = variant["levels"], faithful(contender, q)
+    at = levels[place] if place is not None and quality[0] == "yes" else None
     carries = int(at["load"]) if at else None
-    verdict, why = _on_one(levels, place, ends, q.sessions)
+    verdict, why = both(quality, _on_one(levels, place, ends, q.sessions))
     out = tuple(at["out"]) if at and at["out"][0] else None
     cost = None
     if out and q.usd_per_hour:
@@ -137,10 +166,11 @@ def _row(contender: Contender, work: Mapping[str, Any], q: Question, budget: flo
     if mark != "rehearsed":
         mark = weakest([mark, work["price_mark"] if as_stated else "assumed"])
     nodes = math.ceil(q.sessions / carries) if carries else None
-    return Row(contender, variant["name"], variant["source"], carries, verdict, why, nodes, out, cost, mark)
+    doubts = str(at["doubts"]) if at else ""
+    return Row(contender, variant["name"], variant["source"], carries, verdict, why, nodes, out, cost, mark, doubts)
 
 
-def _carries(levels: Sequence[Level], q: Question, budget: float) -> tuple[int | None, tuple[str, str] | None]:
+def _carries(levels: Sequence[Level], q: Question, budget: float) -> tuple[int | None, Verdict | None]:
     """Place of the largest level that keeps the promise, and the verdict on the next above it."""
     verdicts = [judge(level, q, budget) for level in levels]
     met = [i for i, v in enumerate(verdicts) if v[0] == "yes"]
@@ -148,7 +178,7 @@ def _carries(levels: Sequence[Level], q: Question, budget: float) -> tuple[int |
     return met[-1] if met else None, verdicts[above] if above < len(levels) else None
 
 
-def _on_one(levels: Sequence[Level], place: int | None, ends: tuple[str, str] | None, sessions: int) -> tuple[str, str]:
+def _on_one(levels: Sequence[Level], place: int | None, ends: Verdict | None, sessions: int) -> Verdict:
     """Whether one node carries the sessions, and what decides it."""
     top = levels[place]["load"] if place is not None else 0
     if top >= sessions:
@@ -166,6 +196,7 @@ def _frontier(chosen: Iterable[Contender], q: Question, budget: float) -> tuple[
     points = [
         (level["out"][0], level["ttft"]["p50"][0], (c["key"], v["name"], level["load"]))
         for c in chosen
+        if faithful(c, q)[0] == "yes"
         for v in c["variants"]
         for level in v["levels"]
         if level["out"][0] and level["ttft"]["p50"][0] and judge(level, q, budget)[0] == "yes"

@@ -23,12 +23,14 @@ from typing import Any
 
 from lib import environments, paths, records
 from lib.errors import ConfigError, EngineError, NoValue, RecordError, tell
+from lib.publish import appendix
 from lib.show import article, browser, figures, pictures
 from lib.show.figures import Study
 
 SITE = paths.REPORT / "site"
 SUMS = "SHA256SUMS"
 MANIFEST = "ro-crate-metadata.json"
+NOTEBOOKS = "notebooks"
 LEGAL = ("CITATION.cff", "LICENSE", "LICENSE-DATA")
 CORRECTIONS = paths.DATA / "corrections.csv"
 
@@ -42,7 +44,7 @@ class Made:
     archive: Path | None = None
 
 
-def publish(study: Study, out: Path = SITE, url: str = "", manifest: bool = True) -> Made:
+def publish(study: Study, out: Path = SITE, url: str = "", manifest: bool = True, build: Path | None = None) -> Made:
     """Make the site of a study and its archive beside it.
 
     Parameters
@@ -51,6 +53,7 @@ def publish(study: Study, out: Path = SITE, url: str = "", manifest: bool = True
     out : folder of the site; what is there is replaced.
     url : where it will stand, for sharing cards; without it they name their picture relative to the page.
     manifest : whether to write the RO-Crate manifest, for which an environment may have to be made.
+    build : folder of the study's executed notebooks; by default where `make report` leaves them.
 
     Raises
     ------
@@ -72,7 +75,10 @@ def publish(study: Study, out: Path = SITE, url: str = "", manifest: bool = True
             "image": f"{url.rstrip('/')}/figures/headline.png" if url else "figures/headline.png",
             "url": url,
         }
-        article.render(facts, work / "figures", work / "tables", work / "index.html", card=card)
+        notebooks = appendix.write(build or paths.BUILD / study.config.name, work / NOTEBOOKS, facts["study"]["title"])
+        if not notebooks:
+            made.absent[f"{NOTEBOOKS}/"] = "No executed notebook of this study was found; `make report` executes them."
+        article.render(facts, work / "figures", work / "tables", work / "index.html", card=card, appendix=notebooks)
         _print(work, made)
         _about(study, work, made)
         if manifest:

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from lib import paths, records
 from lib.errors import NoValue, RecordError, StudyError, tell
-from lib.publish.site import SITE, SUMS, listed, sources
+from lib.publish.site import NOTEBOOKS, SITE, SUMS, listed, sources
 from lib.show import article, browser, explorer, numbers, style
 from lib.show.verdict import inverse
 
@@ -75,6 +75,7 @@ def verify(site: Path = SITE) -> tuple[list[str], list[str]]:
     ------
     RecordError : no site there.
     """
+    site = site.resolve()  # a link's target is held against it
     for name in (SUMS, "index.html", "tables/facts.json"):
         if not (site / name).exists():
             raise RecordError(f"{site} is no site of this study: it has no {name}. Run `make publish`.")
@@ -119,16 +120,16 @@ def _records(site: Path, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _links(site: Path) -> Iterator[str]:
-    pages = {path: Reading(path.read_text(encoding="utf-8")) for path in sorted(site.glob("*.html"))}
+    pages = {path: Reading(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     for page, reading in pages.items():
         for link in dict.fromkeys(reading.links):
             name, _, anchor = unquote(link).partition("#")
-            target = (site / name) if name else page
             if link.startswith(INLINE):
                 continue
+            target = (page.parent / name).resolve() if name else page
             if re.match(r"[a-z]+:|//", link):
                 yield f"{page.name} asks for {link}"
-            elif not target.resolve().is_relative_to(site.resolve()) or not target.exists():
+            elif not target.is_relative_to(site) or not target.exists():
                 yield f"{page.name} links to {link}, which is not there"
             elif anchor and anchor not in pages.get(target, reading).ids:
                 yield f"{page.name} links to {link}, an anchor that is not there"
@@ -212,7 +213,10 @@ def _again(site: Path, facts: Mapping[str, Any]) -> Iterator[str]:
     card = {"url": "", **{key: html.unescape(value) for key, value in card.items()}}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            made = article.render(facts, site / "figures", site / "tables", Path(folder) / "index.html", card=card)
+            beside = sorted(path.stem for path in (site / NOTEBOOKS).glob("*.html"))
+            made = article.render(
+                facts, site / "figures", site / "tables", Path(folder) / "index.html", card=card, appendix=beside
+            )
         except StudyError as refusal:
             yield str(refusal)
             return
@@ -222,7 +226,7 @@ def _again(site: Path, facts: Mapping[str, Any]) -> Iterator[str]:
 
 def _opens(site: Path) -> Iterator[str]:
     with browser.Browser() as of:
-        for page in sorted(site.glob("*.html")):
+        for page in sorted(site.rglob("*.html")):
             of.open(page)
             yield from (f"{page.name}: {error}" for error in of.errors)
             yield from (f"{page.name} asked for {request}" for request in of.requests)

@@ -7,32 +7,26 @@ every request and every script but the explorer's, by their hashes. Markdown is 
 anyway; mathematics becomes MathML.
 """
 
-import html
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import mistune
-from latex2mathml.converter import convert as mathml
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from lib import paths, records
 from lib.errors import NoValue, RecordError, tell
-from lib.show import datatables, explorer, levelwords, numbers, pictures, plots_h100, style, verdict
+from lib.show import datatables, explorer, levelwords, numbers, plots_h100, references, style, verdict
+from lib.show.page import Page
 
 ACTIVE = re.compile(r"[\\`*_{}\[\]()#+\-!|~$^:<>&\"'=]")  # what Markdown, mathematics or HTML would read
 COMMAND = re.compile(r"&#96;(make [a-z]+)&#96;")  # the study's own commands in reasons, already made harmless
 TYPED = re.compile(r"[\w.-]+")  # names in a command to type, which nothing can read as markup
-HELD = re.compile(r"<!--held (\d+)-->")
 CORES_APART = 4  # from here on the client has cores of its own
-TABLE = re.compile(r"(<table[^>]*>\s*)(<caption>)?")
-WHOLE_TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
-REFERENCE = re.compile(r"<!--figure ([\w-]+)-->")
 
 
 class Facts(dict[str, Any]):
@@ -55,7 +49,12 @@ class Missing(jinja2.StrictUndefined):
 
 
 def render(
-    facts: Mapping[str, Any], figures: Path, tables: Path, out: Path, card: Mapping[str, str] | None = None
+    facts: Mapping[str, Any],
+    figures: Path,
+    tables: Path,
+    out: Path,
+    card: Mapping[str, str] | None = None,
+    appendix: Sequence[str] = (),
 ) -> Path:
     """Write the page.
 
@@ -66,6 +65,7 @@ def render(
     tables : folder of its CSV tables.
     out : the HTML file.
     card : description, image and url of what others see when the page is shared; without it no page lies beside it.
+    appendix : names of the executed notebooks that lie beside it, as notebooks/<name>.html.
 
     Raises
     ------
@@ -75,14 +75,30 @@ def render(
     kind = "measured" if facts["study"]["kind"] == "measured" else "rehearsed"
     page, shown, world = Page(figures, tables, kind, limited(facts)), pathed(facts), templates()
     places = {"figure": page.figure, "see": page.see, "html": page.hold, "table": page.table}
+
+    def doubted(row: Mapping[str, Any]) -> Markup:
+        """Refer to a footnote with the warnings about the numbers of a row; nothing where there are none."""
+        told = verdict.doubts(shown, row["launch"], row["level"])
+        if not told:
+            return Markup("")
+        at = f" at {levelwords.words(row['level'])}" if row["level"] else ""
+        who = style.contender(row["engine"], row["precision"])
+        said = ". ".join(text[:1].upper() + text[1:] for text in told)
+        return page.footnote(as_text(f"Warning about {who}{at}: {said}."))
+
     try:
         told = {
             "answer": verdict.judge(shown),
             "kind_of_study": kind,
             "of_article": shown["h100"].get("measured_rows", 0),
+            "doubted": doubted,
             "taken": sorted({launch["started_utc"][:10] for launch in shown["launches"].values()}),
             "cores_apart": CORES_APART,
             "explorer": explorer.make(shown),
+            "on_site": card is not None,
+            "appendix": appendix,
+            "notebooks": references.notebooks(),
+            "references": references.listed(),
         }
         prose = world.get_template("article.md").render(**shown, **places, **told, facts=shown)
         body, contents = page.compose(prose)
@@ -135,6 +151,7 @@ def templates() -> jinja2.Environment:
         "gigabytes": lambda n: f"{n / 1e9:.0f}\u00a0GB",
     }
     world.tests |= {"open_loop": levelwords.is_open, "no_rung": levelwords.no_rung, "session": levelwords.is_session}
+    world.tests |= {"of_notebook": lambda run, name: run == name or run.startswith(f"{name}-")}
     world.globals |= {
         "cell": numbers.cell,
         "notes": numbers.Notes,
@@ -199,101 +216,6 @@ def configured(key: str) -> str:
 def fleet_name(key: str) -> str:
     """Put a row of the fleet in words: a predicted contender, or a record of this study."""
     return f"{key.removesuffix('_record').replace('_', ' ')}, record" if key.endswith("_record") else configured(key)
-
-
-class Page:
-    """One rendering: what was put aside for Markdown not to touch, and the figures in their order."""
-
-    def __init__(self, figures: Path, tables: Path, kind: str, limited: Mapping[str, str] | None = None) -> None:
-        self.figures, self.tables, self.kind, self.limited = figures, tables, kind, limited or {}
-        self.held: list[str] = []
-        self.order: list[str] = []
-
-    def hold(self, *, caller: Callable[[], str]) -> Markup:
-        """Keep a block of HTML out of Markdown's reach: {% call html() %}...{% endcall %}."""
-        self.held.append(str(caller()))
-        return Markup(f"\n\n<!--held {len(self.held) - 1}-->\n\n")
-
-    def figure(
-        self, name: str, table: str | None = None, columns: tuple[str, ...] = (), *, caller: Callable[[], str]
-    ) -> Markup:
-        """Place a figure with its number, its finding as title, its caption and the table behind it."""
-        picture = pictures.read(self.figures / f"{name}.svg")
-        self.order.append(name)
-        behind = self.table(table, columns) if table else Markup("")
-        self.held.append(
-            f'<figure id="figure-{name}">'
-            f'<p class="finding"><b>Figure {len(self.order)}.</b> {escape(picture.title)}</p>'
-            f'<div class="picture" tabindex="0" role="group" aria-label="Figure {len(self.order)}">{picture.svg}</div>'
-            f"<figcaption>{_inline(str(caller()))}</figcaption>{behind}</figure>"
-        )
-        return Markup(f"\n\n<!--held {len(self.held) - 1}-->\n\n")
-
-    def see(self, name: str) -> Markup:
-        """Refer to a figure by its number, wherever it stands."""
-        return Markup(f"<!--figure {name}-->")
-
-    def table(self, name: str, columns: tuple[str, ...] = ()) -> Markup:
-        """Place a CSV table, folded away: the data beside a figure."""
-        return datatables.folded(self.tables / name, columns, self.kind)
-
-    def compose(self, prose: str) -> tuple[str, list[tuple[str, str]]]:
-        """Turn Markdown into HTML and put back what was held. Returns the body and its contents: (anchor, heading)."""
-        renderer = Renderer()
-        text = str(
-            mistune.create_markdown(renderer=renderer, plugins=["table", "footnotes", "math", "def_list"])(prose)
-        )
-        while HELD.search(text):
-            text = HELD.sub(lambda m: self.held[int(m[1])], text)
-        text = WHOLE_TABLE.sub(self._stamped, text)
-        return REFERENCE.sub(self._number, text), renderer.headings
-
-    def _stamped(self, table: re.Match[str]) -> str:
-        """Put into a table's caption that it is a rehearsal's, and what its numbers are limited to."""
-        text, words = table[0], ["REHEARSAL"] * (self.kind == "rehearsed")
-        read = html.unescape(text) if self.limited else ""
-        words += sorted({said for word, said in self.limited.items() if re.search(rf"\b{re.escape(word)}\b", read)})
-        if not words:
-            return text
-        said = Markup(" ").join(Markup("<b>{}</b>").format(word) for word in words)
-        return TABLE.sub(lambda m: f"{m[1]}<caption>{said} {'' if m[2] else '</caption>'}", text, count=1)
-
-    def _number(self, found: re.Match[str]) -> str:
-        if found[1] not in self.order:
-            raise NoValue(
-                f"report/article.md refers to figure {found[1]!r}, which it does not show; it shows "
-                f"{', '.join(self.order)}."
-            )
-        return f'<a href="#figure-{found[1]}">Figure {self.order.index(found[1]) + 1}</a>'
-
-
-class Renderer(mistune.HTMLRenderer):
-    """HTML with anchors at headings and mathematics as MathML; HTML of the template passes, facts arrive escaped."""
-
-    def __init__(self) -> None:
-        super().__init__(escape=False)
-        self.headings: list[tuple[str, str]] = []
-
-    def heading(self, text: str, level: int, **attrs: Any) -> str:
-        """Heading with an anchor of its own words; second-level ones make the contents."""
-        anchor = re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]+>|&\w+;", "", text).lower()).strip("-")
-        if level == 2:
-            self.headings.append((anchor, re.sub(r"<[^>]+>", "", text)))
-        link = f'<a class="anchor" href="#{anchor}" aria-label="Link to this section">#</a>'
-        return f'<h{level} id="{anchor}">{text} {link}</h{level}>\n'
-
-    def inline_math(self, text: str) -> str:
-        """$x$"""
-        return str(mathml(text))
-
-    def block_math(self, text: str) -> str:
-        """$$x$$"""
-        return f'<div class="wide">{mathml(text.strip(), display="block")}</div>\n'
-
-
-def _inline(text: str) -> str:
-    """Markdown of a caption, without its paragraph."""
-    return str(mistune.create_markdown(escape=False)(text.strip())).strip().removeprefix("<p>").removesuffix("</p>")
 
 
 def main() -> int:

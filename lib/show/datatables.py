@@ -25,6 +25,11 @@ HEADINGS = {
     "agreement": "same next token, share",
     "weights": "weights, MB",
     "note": "what biases it",
+    "n": "requests",
+    "in_flight_mean": "in flight, mean",
+    "decoding_mean": "receiving tokens at once, mean",
+    "joined_share": "began amid others' answers, share",
+    "kv_cache_usage_max": "KV cache in use, at most, share",
 }
 
 

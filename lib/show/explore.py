@@ -5,6 +5,7 @@ asks for and the records do not have is said in words in the widget's own place,
 selected is a sentence too. All text from records is escaped.
 """
 
+import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,20 @@ WIDE = {"description_width": "13rem"}
 ROWS = 12  # of a table of requests
 
 
+def in_words(make: Callable[[Study], Widget]) -> Callable[[Study], Widget]:
+    """Let a widget that cannot be made say why."""
+
+    @functools.wraps(make)
+    def guarded(study: Study) -> Widget:
+        try:
+            return make(study)
+        except StudyError as refusal:
+            return widgets.VBox([widgets.VBox([_text(str(refusal))])])
+
+    return guarded
+
+
+@in_words
 def question(study: Study) -> Widget:
     """Ask the study's question under any promise and price: the same controls and answers as the article's explorer."""
     block = explorer.described(asked.block(study.facts))
@@ -50,6 +65,9 @@ def question(study: Study) -> Widget:
             description="USD per hour (0: none)",
             style=WIDE,
         ),
+        "floor": widgets.BoundedFloatText(
+            0.0, min=0.0, max=100.0, step=0.5, description="Same next token, % (0: any)", style=WIDE
+        ),
         "engines": widgets.SelectMultiple(description="Engines", style=WIDE),
         "precisions": widgets.SelectMultiple(description="Precisions", style=WIDE),
         "medians": widgets.Checkbox(False, description="judge by medians, not the promise", style=WIDE),
@@ -62,6 +80,7 @@ def question(study: Study) -> Widget:
             of[name].value = work["stated"][name]
         of["usd_per_hour"].value = work["stated"]["usd_per_hour"] or 0.0
         of["usd_per_hour"].description = f"USD per {work['unit']}-hour (0: none)"
+        of["floor"].value, of["floor"].disabled = 0.0, not work["scored"]
         for name, key in (("engines", "engine"), ("precisions", "precision")):
             of[name].options = list(dict.fromkeys(c[key] for c in work["contenders"]))
             of[name].value = of[name].options
@@ -78,6 +97,7 @@ def question(study: Study) -> Widget:
             frozenset(now["engines"]),
             frozenset(now["precisions"]),
             "p50" if now["medians"] else "p95",
+            now["floor"] or None,
         )
         answer = whatif.answer(block, asked_now)
         said = Markup("").join(
@@ -91,16 +111,19 @@ def question(study: Study) -> Widget:
             "nodes needed",
             "output, tok/s",
             "USD per million",
+            "same next token as at 16 bit, %",
         )
         body = [explorer.cells(row, work) for row in answer.rows]
         pictures = [_picture(plots_explore.levels(block, asked_now))] if body else []
-        return [widgets.HTML(Markup("<p><b>{}</b></p>").format(said)), _table(head, body), *pictures]
+        told = [_text(text) for text in (study.outdated, work["about_floor"]) if text]
+        return [*told, widgets.HTML(Markup("<p><b>{}</b></p>").format(said)), _table(head, body), *pictures]
 
     restate()
     of["work"].observe(restate, "value")
     return live(of, show)
 
 
+@in_words
 def requests(study: Study) -> Widget:
     """Look at single requests of one taking: the timeline, the batch beside the engine's own count, and the rows."""
     of = {
@@ -137,6 +160,7 @@ def requests(study: Study) -> Widget:
     return live(of, show)
 
 
+@in_words
 def distributions(study: Study) -> Widget:
     """Compare the whole distribution of a metric over requests, between any launches at one level."""
     levels = list(dict.fromkeys(level for of in study.facts["launches"].values() for level in of["levels"]))
@@ -158,10 +182,11 @@ def distributions(study: Study) -> Widget:
     return live(of, show)
 
 
+@in_words
 def pair(study: Study) -> Widget:
     """Hold any two launches against each other: ratios with intervals, corrected for their number, and the floor."""
-    takings = pd.read_csv(study.tables / "takings.csv")
     names = list(study.names)
+    takings = pd.read_csv(study.tables / "takings.csv")
     of = {
         "a": widgets.Dropdown(options=names, value=names[0] if names else None, description="A"),
         "b": widgets.Dropdown(options=names, value=names[-1] if names else None, description="B"),

@@ -124,8 +124,10 @@ def said(answer: whatif.Answer, q: whatif.Question, work: Mapping[str, Any]) -> 
         (f"Asked: a first token within {numbers.digits(q.ttft_ms)} ms", CRITERION),
         (f" and then a token every {numbers.digits(q.tpot_ms)} ms", CRITERION),
         (f", for {numbers.digits(q.sessions)} at once", CRITERION),
-        (f". {work['subject']}: ", ""),
     ]
+    if q.floor is not None:
+        parts += [(f", and {numbers.digits(q.floor)} % of next tokens as the 16-bit model has them", CRITERION)]
+    parts += [(f". {work['subject']}: ", "")]
     keep, some = [r for r in rows if r.answer == "yes"], [r for r in rows if r.carries]
     if keep:
         verb = "keeps" if len(keep) == 1 else "keep"
@@ -143,22 +145,28 @@ def said(answer: whatif.Answer, q: whatif.Question, work: Mapping[str, Any]) -> 
     elif any(r.answer == "undecided" for r in rows):
         parts += [("no level is shown to keep it, and some are undecided.", "")]
     else:
-        parts += [("no contender keeps it at its lowest level.", "")]
+        parts += [("no contender keeps it.", "")]
     if q.by == "p50":
         parts += [(" Judged by medians, which are not the promise.", "")]
     return parts
 
 
 def cells(row: whatif.Row, work: Mapping[str, Any]) -> list[Cell]:
-    """Lay an answer's row out: contender, at once on one node, kept there?, nodes, output, cost."""
+    """Lay an answer's row out: contender, at once on one node, kept there?, nodes, output, cost, quality.
+
+    Warnings about the level that the numbers are read at stand beneath the verdict.
+    """
     mark, none = work["mark"], Cell("none shown", of="num missing")
+    why = ". ".join(filter(None, (row.why, row.doubts and f"Warning: {row.doubts}")))
+    quality = row.contender["quality"]
     return [
         Cell(row.contender["name"], small=row.layout, look=row.contender, source=row.source),
         Cell(numbers.digits(row.carries), mark, of="num") if row.carries else none,
-        Cell(row.answer, small=row.why, of=row.answer),
+        Cell(row.answer, small=why, of=row.answer),
         Cell(numbers.digits(row.nodes), mark, of="num") if row.nodes else none,
         _number(row.out, mark) if row.out else none,
         _number(row.cost, row.cost_mark) if row.cost else Cell("no price", of="num missing") if row.out else none,
+        _number(quality[:3], mark) if quality[0] is not None else Cell("not scored", of="num missing"),
     ]
 
 

@@ -48,7 +48,7 @@ class Study:
         if not path.exists():
             raise RecordError(
                 f"Study {self.config.name!r} has no {path.name} in {self.tables}. "
-                f"Run notebook 05_tables or `make report`, which make it."
+                f"Run notebook 05_tables or `make report`, which make it. Studies that have it: {_built() or 'none'}."
             )
         facts: dict[str, Any] = json.loads(path.read_text())
         return facts
@@ -77,8 +77,27 @@ class Study:
         raise NoValue(f"Study {self.config.name!r} has no closed level to show requests of.")
 
     def record(self, launch: str) -> records.Record:
-        """Read the record of a launch."""
-        return records.read(self.folder / f"{launch}.parquet")
+        """Read the record of a launch, the one that the tables were made from.
+
+        Raises
+        ------
+        RecordError : it was taken again since, or is gone or damaged.
+        """
+        found, said = records.read(self.folder / f"{launch}.parquet"), self.facts["launches"][launch]["source"]
+        if not said.endswith(f"#{records.sha256(found.path)[:12]}"):
+            raise RecordError(
+                f"The tables of study {self.config.name!r} were made from {said}, and {found.path.name} is another "
+                f"file now. Run `make report`, which makes tables, figures and page anew."
+            )
+        return found
+
+    @property
+    def outdated(self) -> str:
+        """Say which records the tables are older than; empty where they are not."""
+        of = {self.folder / f"{name}.parquet": launch["source"] for name, launch in self.facts["launches"].items()}
+        newer = [p.name for p, said in of.items() if p.exists() and not said.endswith(f"#{records.sha256(p)[:12]}")]
+        told = f"The tables are older than {', '.join(newer)}; `make report` makes them anew. What follows is theirs."
+        return told if newer else ""
 
 
 def load(profile: str, depth: str = "default") -> Study:
@@ -116,6 +135,11 @@ def draw(study: Study, name: str) -> None:
         picture = draw_empty("No launch of this study has " + (plain if rows else "a level to show"))
     qualifier = None if name in ABOUT_H100 else study.facts["study"].get("qualifier")
     style.save(picture, study.figures, name, kind=study.config.kind, qualifier=qualifier)
+
+
+def _built() -> str:
+    """Names of the studies whose tables are made."""
+    return ", ".join(sorted(path.parent.name for path in (paths.REPORT / "tables").glob("*/facts.json")))
 
 
 def _first_tokens(study: Study) -> Any:

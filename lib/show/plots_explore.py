@@ -36,7 +36,8 @@ def levels(block: Mapping[str, Any], question: whatif.Question, ax: Axes | None 
                 x, y = level["out"][0], level["ttft"]["p50"][0]
                 if not (x and y):
                     continue
-                keeps = whatif.judge(level, question, block["budget"])[0] == "yes"
+                speed = whatif.judge(level, question, block["budget"])
+                keeps = whatif.both(whatif.faithful(contender, question), speed)[0] == "yes"
                 ax.plot(x, y, **(look if keeps else look | {"markerfacecolor": style.PANEL, "alpha": 0.6}))
                 place[contender["key"], variant["name"], level["load"]] = (x, y)
     front = [place[who] for who in answer.frontier]

@@ -7,6 +7,8 @@ floor; where nothing meets the SLA nobody is recommended.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lib.analyse import asked
+
 Row = Mapping[str, Any]
 
 
@@ -110,8 +112,7 @@ def inverse(ratio: Mapping[str, Any]) -> dict[str, Any]:
 
 def doubts(facts: Mapping[str, Any], launch: str, level: str | None, engine: str | None = None) -> list[str]:
     """Warnings that belong to a launch as a whole or to one of its levels; of a study beside, with its engine."""
-    places = {launch, f"{launch} {level}", "all launches", engine or facts["launches"][launch]["engine"]}
-    return [f"{w['text']}; {w['next']}" for w in facts["warnings"] if w["where"] in places]
+    return [f"{w['text']}; {w['next']}" for w in asked.doubts(facts, launch, level, engine)]
 
 
 def _answers(facts: Mapping[str, Any], rows: Sequence[Row]) -> set[str]:

@@ -5,9 +5,10 @@
 (() => {
   const data = JSON.parse(document.getElementById("explorer-data").textContent);
   const at = (name) => document.getElementById(`ask-${name}`);
-  const NUMBERS = ["ttft_ms", "tpot_ms", "sessions", "usd_per_hour"];
+  const NUMBERS = ["ttft_ms", "tpot_ms", "sessions", "usd_per_hour", "floor"];
   const METRICS = [["ttft", "ttft_ms"], ["tpot", "tpot_ms"]];
-  const STEPS = 1000, MAYBE_EMPTY = "usd_per_hour", WHOLE = "sessions", START = "#ask?";
+  const STEPS = 1000, MAYBE_EMPTY = ["usd_per_hour", "floor"], WHOLE = "sessions", SHARE = "floor", START = "#ask?";
+  const WORST_FIRST = ["no", "undecided", "yes"];
   let work, asked, drawn = null, chart = null;
 
   // Numbers as lib/show/numbers.py writes them: three significant digits, thousands apart, whole numbers whole.
@@ -49,6 +50,14 @@
     if (!level.reached) doubts.push("the load was not reached");
     return doubts.length ? ["undecided", doubts.join("; ")] : ["yes", ""];
   };
+  const faithful = (contender) => {
+    if (asked.floor === null) return ["yes", ""];
+    const [, low, high, reason] = contender.quality;
+    if (low === null || high === null) return ["undecided", `same next token: ${reason || "no interval"}`];
+    if (high < asked.floor) return ["no", `same next token is below ${asked.floor} % even at its upper limit`];
+    return low < asked.floor ? ["undecided", `same next token: ${asked.floor} % lies within its interval`] : ["yes", ""];
+  };
+  const both = (quality, speed) => WORST_FIRST.indexOf(speed[0]) < WORST_FIRST.indexOf(quality[0]) ? speed : quality;
   const onOne = (levels, place, ends) => {
     const top = place < 0 ? 0 : levels[place].load;
     if (top >= asked.sessions) return ["yes", ""];
@@ -67,18 +76,19 @@
       const better = best && rank.findIndex((r, i) => r !== best.rank[i]);
       if (!best || (better >= 0 && rank[better] > best.rank[better])) best = { variant, place, ends, level, rank };
     }
-    const { level } = best, [answer, why] = onOne(best.variant.levels, best.place, best.ends);
+    const quality = faithful(contender), level = quality[0] === "yes" ? best.level : null;
+    const [answer, why] = both(quality, onOne(best.variant.levels, best.place, best.ends));
     const out = level && level.out[0] ? level.out : null, node = (asked.usd_per_hour || 0) * work.units;
     const each = out && node ? out.map((x) => (x ? (node / (x * 3600)) * 1e6 : null)) : null;
     return {
-      contender, answer, why, out, layout: best.variant.name, source: best.variant.source, carries: level ? level.load : null,
+      contender, answer, why, out, layout: best.variant.name, source: best.variant.source, carries: level ? level.load : null, doubts: level ? level.doubts : "",
       nodes: level ? Math.ceil(asked.sessions / level.load) : null, cost: each && [each[0], each[2], each[1]],
     };
   };
   const points = (chosen) => {
     const all = chosen.flatMap((contender) => contender.variants.flatMap((variant) => variant.levels
       .filter((level) => level.out[0] && level.ttft.p50[0])
-      .map((level) => ({ contender, variant, level, x: level.out[0], y: level.ttft.p50[0], keeps: judge(level)[0] === "yes" }))));
+      .map((level) => ({ contender, variant, level, x: level.out[0], y: level.ttft.p50[0], keeps: both(faithful(contender), judge(level))[0] === "yes" }))));
     let best = Infinity;
     for (const point of all.filter((p) => p.keeps).sort((a, b) => b.x - a.x || a.y - b.y)) {
       point.frontier = point.y < best;
@@ -94,8 +104,10 @@
     if (!rows.length) return [["No contender is selected: choose at least one engine and one precision.", ""]];
     const parts = [
       [`Asked: a first token within ${digits(asked.ttft_ms)} ms`, "assumed"], [` and then a token every ${digits(asked.tpot_ms)} ms`, "assumed"],
-      [`, for ${digits(asked.sessions)} at once`, "assumed"], [`. ${work.subject}: `, ""],
+      [`, for ${digits(asked.sessions)} at once`, "assumed"],
     ];
+    if (asked.floor !== null) parts.push([`, and ${digits(asked.floor)} % of next tokens as the 16-bit model has them`, "assumed"]);
+    parts.push([`. ${work.subject}: `, ""]);
     const keep = rows.filter((r) => r.answer === "yes"), some = rows.filter((r) => r.carries);
     if (keep.length) {
       parts.push([`${listed(keep.map(nameOf))} ${keep.length === 1 ? "keeps" : "keep"} it on one node`, work.mark], [".", ""]);
@@ -109,20 +121,22 @@
       parts.push(["no contender is shown to keep it on one node. Fewest nodes: ", ""], [`${nameOf(least)}, ${digits(least.nodes)}`, work.mark], [` with ${digits(least.carries)} at once on each`, work.mark], [".", ""]);
     } else if (rows.some((r) => r.answer === "undecided")) {
       parts.push(["no level is shown to keep it, and some are undecided.", ""]);
-    } else parts.push(["no contender keeps it at its lowest level.", ""]);
+    } else parts.push(["no contender keeps it.", ""]);
     if (asked.by === "p50") parts.push([" Judged by medians, which are not the promise.", ""]);
     return parts;
   };
+  const beneath = (why, doubts) => [why, doubts && `Warning: ${doubts}`].filter(Boolean).join(". ");
   const missing = (text) => ({ text, of: "num missing" });
   const cells = (row) => {
     const number = (value, mark) => ({ text: digits(value[0]), mark, small: limits(value), of: "num" });
     return [
       { text: row.contender.name, small: row.layout, head: true, look: row.contender, source: row.source },
       row.carries ? { text: digits(row.carries), mark: work.mark, of: "num" } : missing("none shown"),
-      { text: row.answer, small: row.why, of: row.answer },
+      { text: row.answer, small: beneath(row.why, row.doubts), of: row.answer },
       row.nodes ? { text: digits(row.nodes), mark: work.mark, of: "num" } : missing("none shown"),
       row.out ? number(row.out, work.mark) : missing("none shown"),
       row.cost ? number(row.cost, costMark()) : missing(row.out ? "no price" : "none shown"),
+      row.contender.quality[0] === null ? missing("not scored") : number(row.contender.quality, work.mark),
     ];
   };
   const findingOf = (all) => {
@@ -164,10 +178,10 @@
     return row;
   }));
   const levelLines = (all) => all.map(({ contender, variant, level }) => {
-    const [answer, why] = judge(level), p95 = (e) => e[2] === null ? missing(e[3] ? "unsupported" : "missing") : { text: digits(e[2]), mark: work.mark, of: "num" };
+    const [answer, why] = both(faithful(contender), judge(level)), p95 = (e) => e[2] === null ? missing(e[3] ? "unsupported" : "missing") : { text: digits(e[2]), mark: work.mark, of: "num" };
     return [
       { text: contender.name, small: variant.name, head: true, look: contender, source: variant.source }, { text: digits(level.load), mark: "assumed", of: "num" },
-      p95(level.ttft[asked.by]), p95(level.tpot[asked.by]), { text: digits(level.out[0]), mark: work.mark, of: "num" }, { text: answer, small: why, of: answer },
+      p95(level.ttft[asked.by]), p95(level.tpot[asked.by]), { text: digits(level.out[0]), mark: work.mark, of: "num" }, { text: answer, small: beneath(why, level.doubts), of: answer },
     ];
   });
 
@@ -238,18 +252,20 @@
   // From the page to the question, and back.
   const slider = (name) => at(`${name}-slide`);
   const toSlide = (name) => {
-    const [low, high] = work.ranges[name];
-    slider(name).value = asked[name] ? Math.round((STEPS * Math.log(asked[name] / low)) / Math.log(high / low)) : 0;
+    const [low, high] = work.ranges[name] || [];
+    const share = name === SHARE ? asked[name] / 100 : Math.log(asked[name] / low) / Math.log(high / low);
+    slider(name).value = asked[name] ? Math.round(STEPS * share) : 0;
     slider(name).setAttribute("aria-valuetext", asked[name] ? String(asked[name]) : "none");
   };
   const fromSlide = (name) => {
+    if (name === SHARE) return Number(slider(name).value) ? (100 * slider(name).value) / STEPS : null;
     const [low, high] = work.ranges[name], value = low * (high / low) ** (slider(name).value / STEPS);
     return name === WHOLE ? Math.round(value) : Number(value.toPrecision(3));
   };
   const usable = (name, text) => {
     const value = Number(text);
-    if (text.trim() === "") return name === MAYBE_EMPTY ? null : undefined;
-    return Number.isFinite(value) && value > 0 && (name !== WHOLE || Number.isInteger(value)) ? value : undefined;
+    if (text.trim() === "") return MAYBE_EMPTY.includes(name) ? null : undefined;
+    return Number.isFinite(value) && value > 0 && (name !== WHOLE || Number.isInteger(value)) && (name !== SHARE || value <= 100) ? value : undefined;
   };
   const has = (key, contender) => !asked[key] || asked[key].has(contender[key.slice(0, -1)]);
   const allOf = (key) => [...new Set(work.contenders.map((c) => c[key.slice(0, -1)]))];
@@ -283,7 +299,7 @@
     choose(query.get("work"));
     for (const name of NUMBERS) {
       const value = query.has(name) ? usable(name, query.get(name)) : undefined;
-      if (value !== undefined) asked[name] = value;
+      if (value !== undefined && (name !== SHARE || work.scored)) asked[name] = value;
     }
     for (const key of ["engines", "precisions"]) {
       if (query.has(key)) asked[key] = new Set(query.get(key).split(",").filter((v) => allOf(key).includes(v)));
@@ -295,6 +311,8 @@
     at("says").textContent = `${work.says}. Model: ${work.model}.`;
     at("unit").textContent = `Price per ${work.unit}-hour, USD`;
     at("price").textContent = `Stated: ${work.price_source}.`;
+    at("about-floor").textContent = work.about_floor;
+    at("floor").disabled = slider("floor").disabled = !work.scored;
     for (const name of NUMBERS) {
       at(name).value = asked[name] === null ? "" : asked[name];
       at(name).removeAttribute("aria-invalid");
@@ -320,7 +338,7 @@
     const value = usable(name, at(name).value);
     at(name).setAttribute("aria-invalid", String(value === undefined));
     if (value === undefined) {
-      at("said").textContent = `${at(name).labels[0].textContent}: give a number above zero${name === WHOLE ? ", a whole one" : ""}.`;
+      at("said").textContent = `${at(name).labels[0].textContent}: give a number above zero${name === WHOLE ? ", a whole one" : name === SHARE ? " and up to 100, or none" : ""}.`;
       return;
     }
     asked[name] = value;
@@ -329,9 +347,9 @@
   };
   const slide = (name) => {
     asked[name] = fromSlide(name);
-    at(name).value = asked[name];
+    at(name).value = asked[name] === null ? "" : asked[name];
     at(name).removeAttribute("aria-invalid");
-    slider(name).setAttribute("aria-valuetext", String(asked[name]));
+    slider(name).setAttribute("aria-valuetext", asked[name] === null ? "none" : String(asked[name]));
     update();
   };
 
