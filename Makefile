@@ -155,7 +155,7 @@ $(B)/05_tables.ipynb: notebooks/05_tables.ipynb $(RECORDS) $(CONFIGS) $(wildcard
 	@$(EXECUTE) $< $@ $(PARAMETERS)
 
 # numbers -> pictures
-NO_DRAWING := article pictures datatables readme browser explore explorer plots_explore
+NO_DRAWING := article page references pictures datatables readme browser explore explorer plots_explore
 DRAWING := $(filter-out $(NO_DRAWING:%=lib/show/%.py),$(wildcard lib/show/*.py))
 $(B)/06_%.ipynb: notebooks/06_%.ipynb $(B)/05_tables.ipynb $(DRAWING)
 	@$(EXECUTE) $< $@ $(PARAMETERS)

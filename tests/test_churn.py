@@ -157,12 +157,12 @@ def test_an_adapter_that_answers_as_another_is_found(take):
 def test_an_engine_that_takes_none_while_it_serves_says_so(tmp_path):
     llama = registry.engine("llama-cpp")
     server = SimpleNamespace(engine=llama, launch=Server.launch, body=None)
-    with pytest.raises(NoValue, match=r"llama\.cpp loads its adapters at its start"):
+    with pytest.raises(NoValue, match=r"llama\.cpp has no request that takes an adapter out"):
         llama.reloads(server, "adapter-2", tmp_path)
     found = churn.take(server, "x", TOKENS, KNOWN, tmp_path, 9.0)
     told = swaps.facts([{"churn": found}], "measured", "s")
     assert told["load"]["value"] is None
-    assert told["load"]["reason"] == "llama.cpp loads its adapters at its start and takes none while it serves"
+    assert told["load"]["reason"] == "llama.cpp has no request that takes an adapter out while it serves"
 
 
 def test_vllm_is_asked_in_its_own_words(tmp_path):

@@ -37,7 +37,7 @@ def test_vllm_is_told_to_serve_adapters_and_nothing_changes_without_them():
     engine = registry.of(VLLM)
     argv = engine.command(VLLM, 1)
     assert "--enable-lora" in argv and after(argv, "--max-loras") == "4" and after(argv, "--max-lora-rank") == "16"
-    assert after(argv, "--max-cpu-loras") == str(inside.COUNT + 1)
+    assert after(argv, "--max-cpu-loras") == str(inside.COUNT + 1 + inside.SWAPS)
     assert engine.variables(VLLM, "k")["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
     assert not any("lora" in word for word in engine.command(PLAIN, 1))
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in engine.variables(PLAIN, "k")
@@ -227,7 +227,9 @@ def test_adapters_are_proven_and_told(rehearsed, name, levels):
     assert row["mixed"]["requests"]["value"] == row["mixed"]["equal"]["value"] == 9
     assert [one["taken"] for one in row["refused"]] == [False, False, False]
     assert "rank 128 is greater than max_lora_rank 16" in row["refused"][1]["said"]
-    assert (row["load"]["value"] is None) == name.startswith("tensorrt")
+    assert (row["load"]["value"] is None) == (row["swaps"]["load"]["value"] is None) == name.startswith("tensorrt")
+    if name.startswith("vllm"):  # taken out, loaded again and asked while others were served
+        assert [row["swaps"][key]["value"] for key in ("loaded", "failed", "asked", "equal")] == [4, 0, 4, 4]
     assert row["first"]["value"] > 0 and row["levels"][0]["skewed"] and row["levels"][0]["adapters"]["value"] >= 4
 
 

@@ -61,7 +61,7 @@ class Inside:
 
         Raises
         ------
-        NoValue : the engine loads its adapters with the model.
+        NoValue : it has no request for that.
         """
         raise NoValue(f"{server.engine.title} has no request that takes an adapter out while it serves")
 

@@ -2,7 +2,7 @@
 
 A few clients ask one adapter all the time; every `EVERY_S` seconds another is taken out of the engine, loaded again
 and asked. Both are plans of the load client with one start, so all stamps are of its clock. Kept are stamps, nothing
-derived. Missing with its reason: an engine that loads adapters at its start alone. Refused: another adapter's answer
+derived. Missing with its reason: an engine that has no request for it. Refused: another adapter's answer
 from one just loaded, and one that does not come back, for the levels after this ask it. Kept as findings: loads that
 the engine refuses meanwhile, and answers that fail.
 """
