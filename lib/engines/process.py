@@ -124,7 +124,8 @@ class Process:
             look()
             if time.monotonic() > limit:
                 raise TimeoutError
-            time.sleep(every_s)
+            with suppress(subprocess.TimeoutExpired):
+                self._guard.wait(every_s)       # no longer than the command: what is made takes many short ones
         return status
 
     def check_alive(self) -> None:
