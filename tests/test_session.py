@@ -41,7 +41,7 @@ def taken(tmp_path_factory):
 
 
 @pytest.fixture
-def measured(root, taken):
+def good(root, taken):
     """A copy of it, for a test to go on from."""
     shutil.copytree(taken, root, dirs_exist_ok=True)
     return root
@@ -81,7 +81,7 @@ def asked(table):
     return {tuple(row.values()) for row in table.select(names).to_pylist()}
 
 
-def test_a_launch_is_measured_once(measured):
+def test_a_launch_is_measured_once(good):
     table, meta = record("good").table, record("good").meta
     assert meta["incomplete"] is None and len(meta["takings"]) == 4
     assert {(t["level"], t["repeat"]) for t in meta["takings"]} == {
@@ -98,11 +98,11 @@ def test_a_launch_is_measured_once(measured):
     assert not paths.partial("mini", "good").exists()
 
     before = paths.record("mini", "good").stat().st_mtime_ns
-    assert take(measured, "good").returncode == 0
+    assert take(good, "good").returncode == 0
     assert paths.record("mini", "good").stat().st_mtime_ns == before
 
 
-def test_a_run_begins_with_a_probe_that_enters_no_row(measured):
+def test_a_run_begins_with_a_probe_that_enters_no_row(good):
     (run,) = record("good").meta["runs"]
     probe, longest = run["probe"], run["probe"]["longest"]
     assert 0 < probe["connect_s"] < 1 and 0.03 < probe["first_token_s"] < probe["total_s"]
@@ -132,9 +132,9 @@ def test_a_faulty_server_is_named_before_any_level(root, fault, says):
     assert not list(paths.partial("mini", "faulty").glob("r0-*"))  # no level was begun
 
 
-def test_two_client_processes_lose_and_double_nothing(measured):
-    mini_study.prepare(measured, two={})
-    assert take(measured, "two", clients="2").returncode == 0
+def test_two_client_processes_lose_and_double_nothing(good):
+    mini_study.prepare(good, two={})
+    assert take(good, "two", clients="2").returncode == 0
     one, two = record("good"), record("two")
     assert {t["client_processes"] for t in two.meta["takings"]} == {2}
     assert {t["client_processes"] for t in one.meta["takings"]} == {1}
@@ -156,7 +156,7 @@ def test_two_client_processes_lose_and_double_nothing(measured):
             assert mine == list(range(part, 2 * len(mine), 2))
     planned = {row[0]: row[1:] for row in asked(one.table)}
     assert all(planned.get(i, tuple(rest)) == tuple(rest) for i, *rest in asked(two.table))
-    assert not left_behind(measured)
+    assert not left_behind(good)
 
 
 def test_a_server_that_dies_in_mid_level_loses_no_finished_level_and_is_resumed(root):
@@ -245,8 +245,8 @@ def test_impossible_launches_are_refused_with_a_paragraph(root):
     assert done.returncode == 2 and "has no precision 'int2'" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_damaged_artifact_fails_its_launch_alone(measured):
-    root = measured
+def test_a_damaged_artifact_fails_its_launch_alone(good):
+    root = good
     mini_study.prepare(root, other={})
     weights = root / "artifacts" / mini_study.ARTIFACT / "tokenizer.json"
     weights.write_text(weights.read_text().replace("\n", " ", 1))  # as long as before, and still a tokenizer
@@ -259,11 +259,11 @@ def test_a_damaged_artifact_fails_its_launch_alone(measured):
     assert "good" in facts["launches"]
 
 
-def test_a_changed_config_puts_the_old_record_aside(measured):
+def test_a_changed_config_puts_the_old_record_aside(good):
     before = record("good").meta["config_hash"]
-    path = measured / "config" / "mini" / "study.yaml"
+    path = good / "config" / "mini" / "study.yaml"
     path.write_text(path.read_text().replace("seed: 7", "seed: 8"))
-    assert take(measured, "good").returncode == 0
+    assert take(good, "good").returncode == 0
     assert record("good").meta["config_hash"] != before
     aside = paths.RECORDS / "mini" / "superseded"
     assert records.read(aside / f"{before}.good.parquet").meta["config_hash"] == before
