@@ -201,8 +201,7 @@ predict:  ## re-make data/step_times.csv, predictions.csv and their errors from 
 
 test: env  ## lint, types, unit tests, and the smoke profile with real engines
 	@$(PYTHON) lib/environments.py test
-	@$(MAKE) --no-print-directory lint
-	@.venvs/test/bin/python -m pytest -n logical --dist loadfile --no-loadscope-reorder tests/test_make.py lib tests # the longest first
+	@.venvs/test/bin/python -m pytest -n logical --dist loadfile --no-loadscope-reorder # the longest first: tests/conftest.py
 
 torture: env  ## kill, flood and fuzz the study for hours: make torture [TRIALS=200] [SEED=1] [HOURS=8] [ONLY=kills]
 	@$(PYTHON) lib/environments.py test

@@ -122,8 +122,11 @@ def main() -> int:
             print(f"{command[0]}: {error.strerror}", file=sys.stderr)
             return 127
         print(server.pid, flush=True)
+        watched = [leash]
+        with suppress(OSError):         # kernels before 5.3 do not tell an end at once
+            watched.append(os.pidfd_open(server.pid))
         while server.poll() is None and os.getppid() == parent:
-            if select.select([leash], [], [], LOOK_S)[0]:
+            if leash in select.select(watched, [], [], LOOK_S)[0]:
                 break
         end_everything(server)
     return server.returncode if server.returncode >= 0 else 128 - server.returncode
