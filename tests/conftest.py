@@ -13,8 +13,8 @@ from lib.show import pictures
 # Files that take longest. A file runs on one worker, so these come first and the short ones fill what is left. What
 # times requests to the millisecond stands behind the page's files: `test_make` starts a real engine beside them.
 FIRST = ("test_make", "test_article", "test_lint", "test_explorer", "test_publish", "test_plots", "test_quality",
-         "test_session", "test_rehearse", "test_slurm", "test_torture", "test_loads", "test_limits", "test_stand_in_node",
-         "test_inside")  # fmt: skip
+         "test_session", "test_rehearse", "test_slurm", "test_torture", "test_loads", "test_limits",
+         "test_stand_in_node", "test_inside")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):
@@ -42,7 +42,7 @@ def _pictures_are_read_once():
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
+def whole_study(tmp_path_factory):
     """Facts of a small study, and a folder of its tables and figures; built once, by the worker that needs it first."""
     own = tmp_path_factory.getbasetemp()
     shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "built"
@@ -56,3 +56,9 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study") / "built"
     shutil.copytree(shared, folder)
     return json.loads(facts.read_text()), folder
+
+
+@pytest.fixture(scope="session")
+def made(whole_study):
+    """The same, where a file has no study of its own."""
+    return whole_study
