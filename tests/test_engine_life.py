@@ -15,12 +15,13 @@ from typing import ClassVar
 import pytest
 
 from lib import paths
-from lib.config import Container, Launch, Strict
+from lib.config import Launch, Strict
 from lib.engines import base, build, computer, process, talk
 from lib.engines.base import Engine
 from lib.engines.process import Process
 from lib.engines.proof import Precision, claim
 from lib.errors import ConfigError, EngineError
+from lib.launches import Container
 
 STAND_IN = Path(__file__).with_name("stand_in_server.py")
 ARTIFACT = "smollm2-135m-gguf-f16"
