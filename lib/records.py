@@ -10,7 +10,6 @@ it in `<file>.sha256`; a damaged file, another schema or a rehearsal where measu
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lib.errors import RecordError
+from lib.whole import write_whole as write_whole
 
 SCHEMA = 1
 META_KEY = b"first-token-sla"
@@ -92,24 +92,6 @@ def sha256(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is seen under its name only whole: beside, synced, renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise RecordError(
-            f"{path} could not be written: {error.strerror or error}. What was there before is unchanged. "
-            f"Free space or make {path.parent} writable, then run the same command again."
-        ) from error
 
 
 def encoded(table: pa.Table) -> bytes:

@@ -4,6 +4,7 @@ import copy
 import html
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import matplotlib.pyplot as plt
@@ -165,6 +166,9 @@ def test_where_nothing_can_be_shown_the_page_still_stands(made, tmp_path):
     for name in ("headline", "levels", "takings", "tradeoff"):
         (tmp_path / f"{name}.csv").write_text((folder / "tables" / f"{name}.csv").read_text().partition("\n")[0] + "\n")
     for name in figures.FIGURES:
+        if name in figures.ABOUT_H100:  # drawn from data/ alone: they are what they were
+            shutil.copy(folder / "figures" / f"{name}.svg", tmp_path)
+            continue
         figures.draw(study, name)
         plt.close("all")
     said = words(article.render(facts, tmp_path, tmp_path, tmp_path / "page.html").read_text())

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +21,7 @@ from lib.engines.base import Engine
 from lib.engines.process import Process
 from lib.engines.proof import Precision, claim
 from lib.errors import ConfigError, EngineError
+from lib.launches import Container
 
 STAND_IN = Path(__file__).with_name("stand_in_server.py")
 ARTIFACT = "smollm2-135m-gguf-f16"
@@ -231,7 +233,7 @@ from pathlib import Path
 from lib.engines import process
 process.GUARD = Path({str(process.GUARD)!r})
 command = [sys.executable, '-u', {str(STAND_IN)!r}, 'brood', '0', 'x']
-p = process.Process(command, {{'KEY': 'k'}}, Path({str(tmp_path / "log")!r}))
+p = process.Process(command, {{'KEY': 'k'}}, Path({str(tmp_path / "log")!r}), None, 'PLACE')
 while 'grandchild' not in p.text(): time.sleep(0.02)
 print(p.pid, p._guard.pid, p.text().split()[1], flush=True)
 time.sleep(600)
@@ -240,10 +242,13 @@ time.sleep(600)
     pids = [int(pid) for pid in study.stdout.readline().split()]
     assert len(pids) == 3
     assert all(alive(pid) for pid in pids)
+    told = Path(f"/proc/{pids[0]}/environ").read_text()
+    folder = Path(re.search(r"(?:^|\0)PLACE=([^\0]+)", told)[1])
+    assert folder.is_dir()
     study.send_signal(number)
     study.wait()
     study.stdout.close()
-    assert all(gone(pid) for pid in pids)
+    assert all(gone(pid) for pid in pids) and not folder.exists()
 
 
 def test_even_a_killed_guard_takes_the_server_along_and_its_children_follow(tmp_path):
@@ -257,6 +262,52 @@ def test_even_a_killed_guard_takes_the_server_along_and_its_children_follow(tmp_
         with pytest.raises(EngineError, match="ended by itself"):
             server.check_alive()
     assert gone(child)
+
+
+def leaves_a_socket(tmp_path, then):
+    """A command that binds a socket where vLLM would, tells it, and goes on with `then`."""
+    code = (
+        "import os, socket, time, uuid; at = os.environ['PLACE'] + '/' + str(uuid.uuid4()); "
+        f"socket.socket(socket.AF_UNIX).bind(at); os.mkdir(at + '.d'); print(at, flush=True); {then}"
+    )
+    return Process([sys.executable, "-c", code], {}, tmp_path / "log", None, "PLACE")
+
+
+def test_what_a_server_leaves_in_its_own_folder_goes_with_it(tmp_path, monkeypatch):
+    far = tmp_path / ("far" * 20)       # no socket could lie there
+    far.mkdir()
+    monkeypatch.setenv("TMPDIR", str(far))
+    with leaves_a_socket(tmp_path, "time.sleep(600)") as server:
+        while "/" not in server.text():
+            time.sleep(0.02)
+        folder = Path(server.text().strip()).parent
+        assert folder.parent == Path("/tmp") and len(str(folder)) + 37 <= 107
+        assert folder.stat().st_mode & 0o777 == 0o700 and len(list(folder.iterdir())) == 2
+    assert not folder.exists()
+
+
+def test_what_a_server_leaves_goes_also_when_it_dies(tmp_path):
+    with leaves_a_socket(tmp_path, "os._exit(3)") as server:
+        assert server.wait(20, lambda: None, 0.02) == 3
+        assert not Path(server.text().strip()).parent.exists()
+
+
+@pytest.mark.parametrize("container", [None, Container(runtime="docker", image="an/image:1")])
+def test_a_server_outside_a_container_is_told_its_own_folder(tmp_path, monkeypatch, container):
+    monkeypatch.setattr(StandIn, "scratch", "PLACE")
+    with start("good", tmp_path, container=container) as server:
+        told = Path(f"/proc/{server.pid}/environ").read_text()
+        assert ("\0PLACE=/" in f"\0{told}") == (container is None)
+
+
+def test_its_own_folder_lies_under_a_short_tmpdir(tmp_path, monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/tmp") as above:
+        monkeypatch.setenv("TMPDIR", above)
+        with leaves_a_socket(tmp_path, "time.sleep(600)") as server:
+            while "/" not in server.text():
+                time.sleep(0.02)
+            assert list(Path(above).iterdir()) == [Path(server.text().strip()).parent]
+        assert list(Path(above).iterdir()) == []
 
 
 def test_cores_are_kept(tmp_path):

@@ -89,6 +89,11 @@ def test_engine_and_client_are_apart_from_four_cores_on(monkeypatch, has, engine
     assert cores.share() == (engine, client)
 
 
+def test_vllm_is_told_where_its_sockets_may_lie():
+    told = {engine.scratch for engine in registry.ENGINES.values() if engine.title.startswith("vLLM")}
+    assert told == {"VLLM_RPC_BASE_PATH"}
+
+
 def test_vllm_leaves_a_core_to_its_own_processes(monkeypatch):
     monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: {0, 1})
     bound = lambda launch: registry.engine("vllm-cpu").variables(launch, "k")["VLLM_CPU_OMP_THREADS_BIND"]   # noqa: E731

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from lib import paths
 
 FLOOR = [
-    "errors", "paths", "depths", "loads", "launches", "explain", "config", "records", "metrics", "stats", "progress",
-    "glance",
+    "errors", "paths", "whole", "depths", "loads", "launches", "explain", "config", "records", "metrics", "stats",
+    "progress", "glance",
 ]  # fmt: skip
 # What each wing may import, besides the floor and itself.
 WINGS = {
@@ -43,6 +44,10 @@ def name(path: Path) -> str:
     return ".".join(path.relative_to(paths.ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+KNOWN = {name(p) for p in MODULES}
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """Modules of lib that a file imports, anywhere in it."""
     found: set[str] = set()
@@ -51,8 +56,7 @@ def imports(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    known = {name(p) for p in MODULES}
-    return {m if m in known else m.rpartition(".")[0] for m in found if m.split(".")[0] == "lib"} & known
+    return {m if m in KNOWN else m.rpartition(".")[0] for m in found if m.split(".")[0] == "lib"} & KNOWN
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
@@ -123,6 +127,12 @@ def test_measuring_half_loads_without_the_reading_halfs_libraries():
 
 def test_reading_half_loads_without_the_measuring_halfs_libraries():
     assert not loaded_by(["analyse", "show"]) & READING_MUST_NOT_LOAD
+
+
+def test_the_load_client_starts_without_the_libraries_of_records():
+    code = "import sys, lib.measure.client; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True, check=True)
+    assert not {"numpy", "pyarrow", "pydantic"} & set(done.stdout.split())
 
 
 def test_reading_half_reads_no_clock():

@@ -4,7 +4,9 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -28,11 +30,19 @@ def make(*arguments, timeout=1200):
     )
 
 
+def sockets():
+    """Sockets named by a UUID, as vLLM's are, that lie where temporary files do."""
+    uuid = re.compile(r"[0-9a-f]{8}(-[0-9a-f]+){4}")
+    return {path for path in Path(tempfile.gettempdir()).iterdir() if uuid.fullmatch(path.name)}
+
+
 @pytest.fixture(scope="module")
 def smoke():
-    """`make report PROFILE=smoke`, once for this module."""
+    """`make report PROFILE=smoke`, once for this module; and which sockets it left behind."""
+    before = sockets()
     done = make("report", "PROFILE=smoke")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    done.left = sockets() - before
     return done
 
 
@@ -43,6 +53,7 @@ class TestSmoke:
         assert {o["launch"] for o in outcomes} == {"llama-cpp-q8_0", "vllm-fp32"}
         assert all(o["status"] == "measured" or (o["status"] == "absent" and o["reason"]) for o in outcomes)
         assert any(o["status"] == "measured" for o in outcomes)
+        assert smoke.left == set()
 
     def test_records_hold_complete_answers_of_the_asked_length(self, smoke):
         for path in SMOKE.glob("*.parquet"):

@@ -320,10 +320,14 @@ def test_every_row_of_its_tables_says_so(tmp_path):
 
 
 def test_make_leaves_the_article_alone():
+    calibration = paths.RECORDS / "cpu-rehearsal" / "calibration.json"
+    there = calibration.exists()
     done = subprocess.run(
         ["make", "-n", "rehearse", "PROFILE=cpu"], cwd=paths.ROOT, capture_output=True, text=True, check=False
     )
     assert "DEPTH=rehearsal" in done.stdout
+    assert ("lib.measure.calibrate_study cpu rehearsal light" in done.stdout) != there  # told, and not done
+    assert calibration.exists() == there
     page = subprocess.run(
         ["make", "-n", "article", "PROFILE=cpu", "DEPTH=rehearsal"], cwd=paths.ROOT, capture_output=True, text=True,
         check=False,

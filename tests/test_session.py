@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,24 @@ def root(tmp_path, monkeypatch):
     for name, folder in (("CONFIG", "config"), ("ARTIFACTS", "artifacts"), ("RECORDS", "records")):
         monkeypatch.setattr(paths, name, tmp_path / folder)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory):
+    """A miniature study whose launch `good` was measured."""
+    folder = tmp_path_factory.mktemp("taken")
+    mini_study.prepare(folder, good={})
+    done = take(folder, "good")
+    assert done.returncode == 0, done.stderr
+    assert not left_behind(folder)
+    return folder
+
+
+@pytest.fixture
+def good(root, taken):
+    """A copy of it, for a test to go on from."""
+    shutil.copytree(taken, root, dirs_exist_ok=True)
+    return root
 
 
 def take(root, launch, clients="", **kwargs):
@@ -62,10 +81,7 @@ def asked(table):
     return {tuple(row.values()) for row in table.select(names).to_pylist()}
 
 
-def test_a_launch_is_measured_once(root):
-    mini_study.prepare(root, good={})
-    done = take(root, "good")
-    assert done.returncode == 0, done.stderr
+def test_a_launch_is_measured_once(good):
     table, meta = record("good").table, record("good").meta
     assert meta["incomplete"] is None and len(meta["takings"]) == 4
     assert {(t["level"], t["repeat"]) for t in meta["takings"]} == {
@@ -79,16 +95,14 @@ def test_a_launch_is_measured_once(root):
     assert 40 <= ttft <= 80  # 30 ms and the first of the 10 ms, plus a busy machine
     telemetry = records.read(paths.record("mini", "good").with_suffix(".telemetry.parquet")).table
     assert {"running", "engine_cpu_percent", "client_cpu_percent"} <= set(telemetry["name"].to_pylist())
-    assert not paths.partial("mini", "good").exists() and not left_behind(root)
+    assert not paths.partial("mini", "good").exists()
 
     before = paths.record("mini", "good").stat().st_mtime_ns
-    assert take(root, "good").returncode == 0
+    assert take(good, "good").returncode == 0
     assert paths.record("mini", "good").stat().st_mtime_ns == before
 
 
-def test_a_run_begins_with_a_probe_that_enters_no_row(root):
-    mini_study.prepare(root, good={})
-    assert take(root, "good").returncode == 0
+def test_a_run_begins_with_a_probe_that_enters_no_row(good):
     (run,) = record("good").meta["runs"]
     probe, longest = run["probe"], run["probe"]["longest"]
     assert 0 < probe["connect_s"] < 1 and 0.03 < probe["first_token_s"] < probe["total_s"]
@@ -118,10 +132,10 @@ def test_a_faulty_server_is_named_before_any_level(root, fault, says):
     assert not list(paths.partial("mini", "faulty").glob("r0-*"))  # no level was begun
 
 
-def test_two_client_processes_lose_and_double_nothing(root):
-    mini_study.prepare(root, one={}, two={})
-    assert take(root, "one").returncode == 0 and take(root, "two", clients="2").returncode == 0
-    one, two = record("one"), record("two")
+def test_two_client_processes_lose_and_double_nothing(good):
+    mini_study.prepare(good, two={})
+    assert take(good, "two", clients="2").returncode == 0
+    one, two = record("good"), record("two")
     assert {t["client_processes"] for t in two.meta["takings"]} == {2}
     assert {t["client_processes"] for t in one.meta["takings"]} == {1}
     rows = two.table.to_pylist()
@@ -142,17 +156,17 @@ def test_two_client_processes_lose_and_double_nothing(root):
             assert mine == list(range(part, 2 * len(mine), 2))
     planned = {row[0]: row[1:] for row in asked(one.table)}
     assert all(planned.get(i, tuple(rest)) == tuple(rest) for i, *rest in asked(two.table))
-    assert not left_behind(root)
+    assert not left_behind(good)
 
 
 def test_a_server_that_dies_in_mid_level_loses_no_finished_level_and_is_resumed(root):
-    mini_study.prepare(root, frail={"dies_after": 45}, good={})
+    mini_study.prepare(root, frail={"dies_after": 45})
     first = take(root, "frail")
     assert first.returncode == 2 and "Traceback" not in first.stderr
     assert "ended" in first.stderr and outcome("frail")["status"] == "failed"
     kept = record("frail")
     assert kept.meta["incomplete"] and 1 <= len(kept.meta["takings"]) < 4
-    assert take(root, "good").returncode == 0 and not left_behind(root)
+    assert not left_behind(root)
     second = take(root, "frail")
     assert second.returncode == 0, second.stderr
     whole = record("frail")
@@ -231,9 +245,9 @@ def test_impossible_launches_are_refused_with_a_paragraph(root):
     assert done.returncode == 2 and "has no precision 'int2'" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_damaged_artifact_fails_its_launch_alone(root):
-    mini_study.prepare(root, good={}, other={})
-    assert take(root, "good").returncode == 0
+def test_a_damaged_artifact_fails_its_launch_alone(good):
+    root = good
+    mini_study.prepare(root, other={})
     weights = root / "artifacts" / mini_study.ARTIFACT / "tokenizer.json"
     weights.write_text(weights.read_text().replace("\n", " ", 1))  # as long as before, and still a tokenizer
     done = take(root, "other")
@@ -245,13 +259,11 @@ def test_a_damaged_artifact_fails_its_launch_alone(root):
     assert "good" in facts["launches"]
 
 
-def test_a_changed_config_puts_the_old_record_aside(root):
-    mini_study.prepare(root, good={})
-    assert take(root, "good").returncode == 0
+def test_a_changed_config_puts_the_old_record_aside(good):
     before = record("good").meta["config_hash"]
-    path = root / "config" / "mini" / "study.yaml"
+    path = good / "config" / "mini" / "study.yaml"
     path.write_text(path.read_text().replace("seed: 7", "seed: 8"))
-    assert take(root, "good").returncode == 0
+    assert take(good, "good").returncode == 0
     assert record("good").meta["config_hash"] != before
     aside = paths.RECORDS / "mini" / "superseded"
     assert records.read(aside / f"{before}.good.parquet").meta["config_hash"] == before

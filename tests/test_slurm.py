@@ -59,7 +59,14 @@ def login(box, root, what, name):
     """Start what make would start on the login node."""
     environment = box.environment | {"PYTHONPATH": str(paths.ROOT)}
     command = [*LOGIN, str(root), what, name]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            preexec_fn=in_the_foreground)  # fmt: skip
+
+
+def in_the_foreground():
+    """Let a command heed the terminal, even where these tests run under nohup or in the background."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def told(process):

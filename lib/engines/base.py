@@ -42,6 +42,7 @@ class Engine(Inside):
     keyed: ClassVar[bool] = True                    # whether it refuses requests without the key
     keeps_connections: ClassVar[bool] = True        # whether a connection may carry a second request
     environment: str                                # the locked environment it runs in
+    scratch: ClassVar[str] = ""                     # variable that tells it where its sockets may lie while it runs
     settings: ClassVar[type[Strict]]
     precisions: ClassVar[Mapping[str, Precision]]
     metrics: ClassVar[Mapping[str, tuple[str, ...]]]        # common name -> names in /metrics, summed
@@ -177,8 +178,8 @@ class Engine(Inside):
         progress("checking the weights on disk")
         artifact = self.verify(launch)
         port, key = free_port(self.metrics_port(0)), secrets.token_urlsafe(24)
-        began = time.monotonic()
-        with Process(self.runs(launch, port), self.variables(launch, key), log, cores.share()[0]) as process:
+        began, scratch = time.monotonic(), "" if launch.container else self.scratch     # a container has its own
+        with Process(self.runs(launch, port), self.variables(launch, key), log, cores.share()[0], scratch) as process:
             server = Server(self, launch, process, port, key, artifact)
             server.await_ready(began, progress)
             progress("proving what runs")

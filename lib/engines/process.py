@@ -53,6 +53,7 @@ class Process:
     environment : variables on top of the caller's own.
     log : file that receives what the command prints; its folder is made.
     cores : cores the command and everything it starts may use; None for all.
+    scratch : variable in which the command is told a folder of its own, removed when it has ended; "" for none.
 
     Raises
     ------
@@ -60,7 +61,8 @@ class Process:
     """
 
     def __init__(
-        self, command: Sequence[str], environment: dict[str, str], log: Path, cores: Sequence[int] | None = None
+        self, command: Sequence[str], environment: dict[str, str], log: Path, cores: Sequence[int] | None = None,
+        scratch: str = "",
     ) -> None:
         self.log = log
         self.pid = 0
@@ -69,20 +71,21 @@ class Process:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("ab") as out:
                 self._began_at = out.tell()
-                self._start(command, environment, out.fileno(), cores)
+                self._start(command, environment, out.fileno(), cores, scratch)
         except OSError as error:
             raise EngineError(f"{command[0]} could not be started with its log at {log}: {error.strerror or error}. "
                               "Make the folder writable and see that the environment is complete.") from error
 
     def _start(
-        self, command: Sequence[str], environment: dict[str, str], out: int, cores: Sequence[int] | None
+        self, command: Sequence[str], environment: dict[str, str], out: int, cores: Sequence[int] | None, scratch: str
     ) -> None:
         held, self._leash = os.pipe()
         try:
             pinned = ",".join(str(core) for core in cores) if cores else "all"
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", str(GUARD), str(held), pinned, *command], env=os.environ | environment,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out, pass_fds=(held,), start_new_session=True,
+                [sys.executable, "-I", str(GUARD), str(held), pinned, scratch or "-", *command],
+                env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out,
+                pass_fds=(held,), start_new_session=True,
             )
         except BaseException:
             os.close(self._leash)
@@ -121,7 +124,8 @@ class Process:
             look()
             if time.monotonic() > limit:
                 raise TimeoutError
-            time.sleep(every_s)
+            with suppress(subprocess.TimeoutExpired):
+                self._guard.wait(every_s)       # no longer than the command: what is made takes many short ones
         return status
 
     def check_alive(self) -> None:

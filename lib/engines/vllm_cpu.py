@@ -51,6 +51,7 @@ class VllmCpu(Engine):
     title = "vLLM (CPU)"
     wire = "openai-completions"
     environment = "vllm-cpu"
+    scratch = "VLLM_RPC_BASE_PATH"          # its processes speak through sockets that it never removes
     settings = Settings
     precisions: ClassVar = {
         "bf16": Precision("bf16", AVX2),

@@ -68,6 +68,7 @@ class VllmCuda(GpuEngine):
     title = "vLLM"
     family = "vllm"
     wire = "openai-completions"
+    scratch = "VLLM_RPC_BASE_PATH"          # its processes speak through sockets that it never removes
     settings = Settings
     lock = True
     precisions: ClassVar = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.errors import MeasureError
-from lib.records import write_whole
+from lib.whole import write_whole
 
 CLOSED, OPEN = "closed", "open"
 STAGGER, BURST = "stagger", "burst"

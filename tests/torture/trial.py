@@ -180,6 +180,8 @@ def main() -> None:
     kind, seed, template, root = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGINT, signal.SIGHUP):  # under nohup they would be ignored, by every victim too
+        signal.signal(number, signal.SIG_DFL)
     try:
         print(json.dumps(trial(kind, seed, template, root)))
     finally:
