@@ -103,13 +103,13 @@ canary: env check $(B)/canary.txt  ## ten minutes before an expensive study: its
 doctor: env  ## look this computer over before money is spent on it: GPUs, links, clocks, disk, models, images, limits
 	@$(STUDY_PYTHON) -m lib.engines.doctor $(PROFILE) $(DEPTH)
 
-LAB := $(if $(wildcard $(TABLES)/facts.json),$(B)/07_explore.ipynb,notebooks/00_start_here.ipynb)
+LAB := $(if $(wildcard $(TABLES)/facts.json),$(B)/lab/07_explore.ipynb,notebooks/00_start_here.ipynb)
 lab: env $(LAB)  ## open JupyterLab: on the explorer where this profile is built, else on the first notebook
 	@env -u STUDY_TERMINAL $(STUDY_PYTHON) -m jupyterlab --ip=127.0.0.1 $(LAB)
 
-# A copy that knows its profile; what is done in it never lands in the source.
-$(B)/07_explore.ipynb: notebooks/07_explore.ipynb
-	@mkdir -p $(B)
+# A copy that knows its profile; what is done in it lands neither in the source nor in what is published.
+$(B)/lab/07_explore.ipynb: notebooks/07_explore.ipynb
+	@mkdir -p $(@D)
 	@$(STUDY_PYTHON) -m papermill --prepare-only --no-progress-bar --log-level ERROR -k python3 -r profile $(PROFILE) -r depth $(DEPTH) $< $@
 
 remeasure: env  ## put a record aside and take it again: make remeasure LAUNCH=name (or all of the profile)

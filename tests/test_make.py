@@ -91,12 +91,12 @@ class TestSmoke:
         assert "nothing changed" in (paths.REPORT / "compare.html").read_text().lower()
 
     def test_the_explorer_of_the_lab_knows_its_profile(self, smoke):
-        target = paths.BUILD / "smoke" / "07_explore.ipynb"
+        target = paths.BUILD / "smoke" / "lab" / "07_explore.ipynb"
         assert make(str(target.relative_to(paths.ROOT)), "PROFILE=smoke").returncode == 0
         cells = json.loads(target.read_text())["cells"]
         (given,) = (c for c in cells if "injected-parameters" in c["metadata"].get("tags", []))
         assert 'profile = "smoke"' in "".join(given["source"])
-        assert "build/smoke/07_explore.ipynb" in make("-n", "lab", "PROFILE=smoke").stdout
+        assert "build/smoke/lab/07_explore.ipynb" in make("-n", "lab", "PROFILE=smoke").stdout
 
     def test_a_plot_change_measures_nothing(self, smoke):
         before = {p: p.stat().st_mtime_ns for p in SMOKE.iterdir()}
