@@ -155,7 +155,7 @@ def test_the_page_shows_what_the_study_holds_and_no_more(made, whole_study):
     assert "vllm-bf16 answered for the model itself as adapter-2 does" in text.replace("&#45;", "-")
     assert "this server loads none while it serves" in text.replace("&#45;", "-")
     assert 'id="figure-adapters"' in text and "A long prompt among short ones" not in text
-    assert "No adapter was swapped under load on vllm&#45;bf16" in text
+    assert "No adapter was swapped under load on vllm-bf16" in text.replace("&#45;", "-")
     (row,) = facts["inside"]["lora"]
     swapped = {key: one | {"value": 3.0, "reason": None} for key, one in row["swaps"].items()}
     facts = facts | {"inside": facts["inside"] | {"lora": [row | {"swaps": swapped}]}}

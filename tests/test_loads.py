@@ -204,8 +204,8 @@ def test_a_sample_that_is_out_of_reach_is_not_waited_for():
     level = config.Level(kind="closed", workload="x", concurrency=4, seconds=5, requests=26, at_most_seconds=12)
     ramp = 5 / 4
     assert asking.seconds(level, 4.0) == pytest.approx(26 / 4 + ramp)  # all 26 in 6.5 s
-    assert asking.seconds(level, 2.0) == pytest.approx(12 + ramp)  # 24 of them in 12 s: three takings support a p95
-    assert asking.seconds(level, 1.9) == pytest.approx(5 + ramp)  # 22 of 26 do not
+    assert asking.seconds(level, 1.7) == pytest.approx(12 + ramp)  # 20 of them in 12 s, by a rough rate: worth trying
+    assert asking.seconds(level, 1.6) == pytest.approx(5 + ramp)  # 19 of 26 are too few, and 8 of them take 5 s
     assert asking.seconds(level, 1.0) == pytest.approx(8 + ramp)  # 12 of 26 support none: two answers of each client
     assert asking.seconds(level, 0.3) == pytest.approx(12 + ramp)  # two of each take 27 s, and never longer than this
 

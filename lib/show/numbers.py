@@ -21,6 +21,7 @@ from lib.show import style
 
 Number = Mapping[str, Any]
 NOTES_OPEN = 5  # notes beneath a table that stand open; more are folded
+WIDE = 10_000  # times its lower end: an interval beyond that tells nothing
 DIGITS = 3  # significant digits on the page; tables on disk keep all
 
 
@@ -85,10 +86,20 @@ def plain(number: Number, *, interval: bool = True) -> str:
 
 
 def limits(number: Number) -> str:
-    """Write the 95 % interval as `low to high`, empty where there is none."""
+    """Write the 95 % interval as `low to high`, empty where there is none.
+
+    Two takings that differ bound next to nothing; an interval that ends beyond `WIDE` times its beginning says so.
+
+    >>> limits({"value": 2.0, "low": 1.5, "high": 3.0, "unit": "ms"})
+    '1.50 to 3'
+    >>> limits({"value": 191.0, "low": 0.001, "high": 1e13, "unit": "ms"})
+    'hardly bounded'
+    """
     low, high = number.get("low"), number.get("high")
     if low is None or high is None or number["value"] is None:
         return ""
+    if 0 < low * WIDE < high:
+        return "hardly bounded"
     value = shown(number)[0]
     scale = value / number["value"] if number["value"] else 1.0
     like = value if not value.is_integer() or abs(value) >= 100 else None

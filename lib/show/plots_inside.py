@@ -101,10 +101,11 @@ def turns(rows: Rows, axes: Any = None) -> Any:
             draw.nothing(ax, "No launch of this study has it so.")
         else:
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-            ax.set_ylim(bottom=0)
             if several:
                 draw.end_labels(ax, ends)
     axes[0].set_ylabel("time to first token, median (ms)")
+    highest = max((n["value"] for row in rows for n in row["by_turn"] if _has(n)), default=1.0)
+    axes[0].set_ylim(0, 1.08 * highest)  # of both: they share the axis
     draw.legend(style.figure_of(axes[0]), [(row["engine"], row["precision"]) for row in rows])
     style.finding(
         axes[0],
