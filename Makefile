@@ -204,9 +204,10 @@ predict:  ## re-make data/step_times.csv, predictions.csv and their errors from 
 	@.venvs/predict/bin/python -m lib.analyse.predict
 	@.venvs/predict/bin/python -m lib.analyse.agreement
 
+# One worker more than there are cores: many tests wait for servers and clocks.
 test: env  ## lint, types, unit tests, and the smoke profile with real engines
 	@$(PYTHON) lib/environments.py test
-	@.venvs/test/bin/python -m pytest -n logical --dist loadfile --no-loadscope-reorder # the longest first: tests/conftest.py
+	@.venvs/test/bin/python -m pytest -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder # the longest first: tests/conftest.py
 
 torture: env  ## kill, flood and fuzz the study for hours: make torture [TRIALS=200] [SEED=1] [HOURS=8] [ONLY=kills]
 	@$(PYTHON) lib/environments.py test
