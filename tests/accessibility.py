@@ -24,6 +24,16 @@ def browser_or_skip(lost):
     return browser.Browser()
 
 
+def slider_ms(tab):
+    """Milliseconds that the page takes to answer each of 21 moves of a slider, sorted."""
+    return sorted(tab.run("""[...Array(21).keys()].map((i) => {
+      const slider = document.getElementById("ask-ttft_ms-slide"), from = performance.now();
+      slider.value = 300 + 20 * i;
+      slider.dispatchEvent(new Event("input"));
+      return performance.now() - from;
+    })"""))
+
+
 def violations(tab):
     """Open all details of the page that is shown and return what axe finds, one line each."""
     try:

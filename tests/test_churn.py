@@ -36,7 +36,7 @@ class Server:
     def __init__(self, refuses=(), mixes=(), offers=True):
         self.loaded, self.stop, self.refuses, self.mixes = set(NAMES), threading.Lock(), set(refuses), set(mixes)
         self.engine = SimpleNamespace(keeps_connections=True, offer=self.offer, title="told",
-                                      reloads=lambda server, name, where: inside.vllm_reloads(name, where))
+                                      reloads=inside.VllmAdapters().reloads)
         self.offers, self.offered = offers, []
         handler = type("Handler", (Handler,), {"told": self})
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)

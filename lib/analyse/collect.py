@@ -50,6 +50,11 @@ class Measured:
         return self.record.meta
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the launch, as its record has them; none where it does not say."""
+        return dict(self.meta.get("config", {}).get("launch", {}).get("settings") or {})
+
+    @property
     def who(self) -> dict[str, Any]:
         """Launch, engine and precision, as every row about it begins."""
         return {"launch": self.name, "engine": self.meta["engine"], "precision": self.precision}
@@ -99,7 +104,7 @@ def _told_apart(found: Sequence[Measured]) -> list[Measured]:
     """Name launches of one engine and precision by the rest of their names, where their settings differ."""
     settings: dict[tuple[str, str], list[Any]] = {}
     for one in found:
-        settings.setdefault((one.meta["engine"], one.meta["precision"]), []).append(_settings(one))
+        settings.setdefault((one.meta["engine"], one.meta["precision"]), []).append(one.settings)
 
     def variant(one: Measured) -> str:
         siblings = settings[one.meta["engine"], one.meta["precision"]]
@@ -108,11 +113,6 @@ def _told_apart(found: Sequence[Measured]) -> list[Measured]:
         return one.name.partition(one.meta["precision"])[2].strip("-").replace("-", " ")
 
     return [replace(one, variant=variant(one)) for one in found]
-
-
-def _settings(one: Measured) -> Any:
-    """Settings of a launch, as its record has them."""
-    return one.meta.get("config", {}).get("launch", {}).get("settings")
 
 
 def qualifier(launches: Sequence[Measured]) -> str | None:

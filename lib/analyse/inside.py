@@ -49,7 +49,7 @@ def _sessions(launches: Launches, study: config.Study, mark: str) -> list[dict[s
     return [
         one.who | {"source": one.source} | {
             "level": level.id,
-            "cache": bool(one.meta["config"]["launch"]["settings"].get("prefix_cache")),
+            "cache": bool(one.settings.get("prefix_cache")),
             "by_turn": [
                 from_estimate(stats.median_interval(level.pooled("ttft_s", turn)), "ms", 1e3, mark, one.source)
                 if turn < level.turns

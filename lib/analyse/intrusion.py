@@ -5,7 +5,7 @@ from its being sent to its first token, the gaps between its neighbours' tokens 
 A gap that overlaps that time counts as within it, with its whole length. Rule: the unit is a taking. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,10 +47,17 @@ def gaps(taking: Taking) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     real = (owner[1:] == owner[:-1]) & ~long[owner[1:]]
     begins, ends = stamps[:-1][real].astype(float), stamps[1:][real].astype(float)
+    read = zip(c["sent_ns"][long], c["first_event_ns"][long], strict=True)
+    return parted(begins, ends, [(sent, first) for sent, first in read if np.isfinite(sent) and np.isfinite(first)])
+
+
+def parted(
+    begins: NDArray[np.float64], ends: NDArray[np.float64], spans: Iterable[tuple[float, float]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds of the gaps that overlap a span, with their whole length, and of the rest. Everything given is in ns."""
     within = np.zeros(len(begins), dtype=bool)
-    for sent, first in zip(c["sent_ns"][long], c["first_event_ns"][long], strict=True):
-        if np.isfinite(sent) and np.isfinite(first):
-            within |= (ends > sent) & (begins < first)
+    for first, last in spans:
+        within |= (ends > first) & (begins < last)
     seconds = (ends - begins) / metrics.NS
     return seconds[within], seconds[~within]
 
@@ -71,7 +78,6 @@ def _level(one: Measured, level: Level, mark: str) -> dict[str, Any]:
     waited = [waits(taking) for taking in level.takings]
     read = [stats.finite(t.every("ttft_s")[long_prompts(t) & metrics.complete(t.columns)]) for t in level.takings]
     longest = [float(inside.max()) for inside, _ in gapped if len(inside)]
-    settings = one.meta["config"]["launch"]["settings"]
 
     def median(parts: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
         return from_estimate(stats.median_interval(list(parts)), "ms", 1e3, mark, one.source)
@@ -79,8 +85,8 @@ def _level(one: Measured, level: Level, mark: str) -> dict[str, Any]:
     return {
         **one.who,
         "level": level.id,
-        "step_tokens": settings.get("max_num_batched_tokens") or settings.get("step_tokens"),
-        "chunked": settings.get("chunked_prefill", True),
+        "step_tokens": one.settings.get("max_num_batched_tokens") or one.settings.get("step_tokens"),
+        "chunked": one.settings.get("chunked_prefill", True),
         "gap_within": median([inside for inside, _ in gapped]),
         "gap_else": median([outside for _, outside in gapped]),
         "gap_longest": number(

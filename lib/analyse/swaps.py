@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lib import metrics, stats
+from lib.analyse import intrusion
 from lib.analyse.facts import Number, from_estimate, number
 
 NOT_TIMED = "its record times no adapter that is loaded while others are served; `make remeasure` takes it again"
@@ -79,11 +80,8 @@ def gaps(one: Said) -> tuple[Floats, Floats]:
     pairs = [pair for asked in one["neighbours"] for pair in pairwise(asked["event_ns"])]
     if not pairs:
         return np.zeros(0), np.zeros(0)
-    stamps = np.array(pairs, dtype=float)
-    seconds, within = (stamps[:, 1] - stamps[:, 0]) / metrics.NS, np.zeros(len(stamps), dtype=bool)
-    for begin, end in _loads(one):
-        within |= (stamps[:, 1] > begin) & (stamps[:, 0] < end)
-    return seconds[within], seconds[~within]
+    begins, ends = np.array(pairs, dtype=float).T
+    return intrusion.parted(begins, ends, _loads(one))
 
 
 def _loads(one: Said) -> list[tuple[int, int]]:

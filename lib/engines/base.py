@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from lib import config, environments, paths
 from lib.config import Launch, Strict
 from lib.engines import build, computer, cores, talk
-from lib.engines.inside import Inside
+from lib.engines.inside import Inside, with_adapters
 from lib.engines.process import Process, free_port
 from lib.engines.proof import Precision, claim
 from lib.errors import ConfigError, EngineError
@@ -139,13 +139,13 @@ class Engine(Inside):
         environments.ensure(launch.environment)
 
     def verify(self, launch: Launch) -> dict[str, Any]:
-        """Return the manifest of what the server will serve, with the hashes as found.
+        """Return the manifest of what the server will serve, adapters among it, with the hashes as found.
 
         Raises
         ------
         EngineError : not built, or damaged.
         """
-        return build.verify(launch.artifact)
+        return with_adapters(build.verify(launch.artifact), launch)
 
     def complete(self, server: "Server", body: dict[str, Any], path: str, limit_s: float) -> dict[str, Any]:
         """Stream one completion to its end, as `talk.completion` does.

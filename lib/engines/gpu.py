@@ -18,6 +18,7 @@ from lib import environments, paths
 from lib.config import Launch
 from lib.engines import build, cards, computer, containers, cores, flags, made
 from lib.engines.base import Engine, Server, Tell
+from lib.engines.inside import with_adapters
 from lib.engines.made import Step
 from lib.engines.process import OWN_PYTHON
 from lib.errors import ConfigError, EngineError
@@ -166,8 +167,8 @@ class GpuEngine(Engine):
         return {"PYTHONNOUSERSITE": "1", **OWN_PYTHON}
 
     def verify(self, launch: Launch) -> dict[str, Any]:
-        """Manifest of the weights, and of what was made of them."""
-        return self.with_made(launch, build.verify(launch.artifact))
+        """Manifest of the weights, of what was made of them, and of adapters."""
+        return with_adapters(self.with_made(launch, build.verify(launch.artifact)), launch)
 
     def with_made(self, launch: Launch, artifact: dict[str, Any]) -> dict[str, Any]:
         """Add what was made, hashed again, to a manifest.

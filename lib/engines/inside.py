@@ -18,7 +18,6 @@ COUNT = 8  # adapters in an artifact, as the recipe makes them
 OVER_LIMIT, OTHER_BASE = "rank-128", "other-base"  # folders of those that must be refused
 SWAPS = 4  # times that one is taken out and loaded again while others are served
 FORMAT = "lora"
-LOAD = "/v1/load_lora_adapter"
 FIRST_BLOCK = 16  # tokens of a block in vLLM 0.6.2, where it only counts blocks
 
 
@@ -68,6 +67,27 @@ class Inside:
     def kv_cache(self, server: Any) -> dict[str, Any] | None:
         """Say how many tokens the KV cache holds and one sequence may have, its bytes, and those of a stored value."""
         return None
+
+
+class VllmAdapters(Inside):
+    """vLLM's way with adapters, of every generation and build: each is a model of its own, loaded over its API."""
+
+    loads_adapters = True
+
+    def adapted(self, launch: Launch, body: dict[str, Any], adapter: str) -> dict[str, Any]:
+        """Ask for an adapter by its name."""
+        return body | {"model": adapter} if self.adapters(launch) else super().adapted(launch, body, adapter)
+
+    def offer(self, server: Any, name: str, folder: Path) -> tuple[bool, str]:
+        """Load an adapter while the server runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING)."""
+        path, asked = self.reloads(server, name, folder)[1]
+        status, text = talk.ask(server.port, "POST", path, server.key, asked, limit_s=120.0)
+        return status == 200, f"HTTP {status}: {text[:300]}"
+
+    def reloads(self, server: Any, name: str, folder: Path) -> list[tuple[str, dict[str, Any]]]:
+        """Take an adapter out and load it again; it gets a new number, so its files are read again."""
+        loaded = {"lora_name": name, "lora_path": str(folder)}
+        return [("/v1/unload_lora_adapter", {"lora_name": name}), ("/v1/load_lora_adapter", loaded)]
 
 
 def folder(launch: Launch, name: str) -> Path:
@@ -130,24 +150,6 @@ def vllm_options(artifact: str | None, at_once: int, highest_rank: int) -> list[
 def vllm_variables(artifact: str | None) -> dict[str, str]:
     """Environment variables with which vLLM takes adapters while it serves."""
     return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if artifact else {}
-
-
-def vllm_adapted(body: dict[str, Any], adapter: str) -> dict[str, Any]:
-    """Ask vLLM for an adapter: it knows one as a model of its own."""
-    return body | {"model": adapter}
-
-
-def vllm_reloads(name: str, where: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Take an adapter out of vLLM and load it again; it gets a new number, so its files are read again."""
-    name_and_place = {"lora_name": name, "lora_path": str(where)}
-    return [("/v1/unload_lora_adapter", {"lora_name": name}), (LOAD, name_and_place)]
-
-
-def vllm_offer(port: int, key: str, name: str, where: Path) -> tuple[bool, str]:
-    """Load an adapter into a running vLLM (VLLM_ALLOW_RUNTIME_LORA_UPDATING)."""
-    asked = {"lora_name": name, "lora_path": str(where)}
-    status, text = talk.ask(port, "POST", LOAD, key, asked, limit_s=120.0)
-    return status == 200, f"HTTP {status}: {text[:300]}"
 
 
 def vllm_kv_cache(

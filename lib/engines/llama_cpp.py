@@ -69,10 +69,6 @@ class LlamaCpp(Engine):
         super().check(launch)
         inside.check(launch, None)
 
-    def verify(self, launch: Launch) -> dict[str, Any]:
-        """Weights and adapters; see `Engine.verify`."""
-        return inside.with_adapters(super().verify(launch), launch)
-
     def command(self, launch: Launch, port: int) -> list[str]:
         """Our small server script in the engine's interpreter."""
         own: Settings = self.own(launch)

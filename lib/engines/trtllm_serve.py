@@ -126,10 +126,6 @@ class TrtllmServe(GpuEngine):
             "max_cpu_loras": max(own.max_loras, inside.COUNT) + 1,
         }} if own.adapters else {})
 
-    def verify(self, launch: Launch) -> dict[str, Any]:
-        """Weights, what was made of them, and adapters; see `Engine.verify`."""
-        return inside.with_adapters(super().verify(launch), launch)
-
     def model(self, launch: Launch) -> Path:
         """Folder of the weights that are served; its name is the model's for clients."""
         return self.made(launch)[0] if launch.precision == "fp8" else paths.ARTIFACTS / launch.artifact

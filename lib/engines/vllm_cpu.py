@@ -6,7 +6,6 @@ loads, and the first request hangs the worker. The int4 kernel exists only in th
 AVX2 the engine dies at the first request.
 """
 
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -44,7 +43,7 @@ class Settings(Strict):
     max_lora_rank: int = Field(default=16, gt=0)
 
 
-class VllmCpu(Engine):
+class VllmCpu(inside.VllmAdapters, Engine):
     """vLLM's CPU backend."""
 
     name = "vllm-cpu"
@@ -71,7 +70,6 @@ class VllmCpu(Engine):
         "generation_tokens_total": ("vllm:generation_tokens_total",),
     }
     absent_metrics: ClassVar = {}
-    loads_adapters = True
 
     def check(self, launch: Launch) -> None:
         """Refuse what cannot work; see `Engine.check`."""
@@ -82,10 +80,6 @@ class VllmCpu(Engine):
             raise ConfigError(f"Launch {launch.name}: without chunked prefill a step must hold a whole prompt: "
                               f"max_num_batched_tokens {own.max_num_batched_tokens} is below max_model_len "
                               f"{own.max_model_len}.")
-
-    def verify(self, launch: Launch) -> dict[str, Any]:
-        """Weights and adapters; see `Engine.verify`."""
-        return inside.with_adapters(super().verify(launch), launch)
 
     def command(self, launch: Launch, port: int) -> list[str]:
         """Call vLLM's OpenAI server by a script of our own; recipes/serve_vllm.py says why."""
@@ -129,20 +123,6 @@ class VllmCpu(Engine):
             "max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True, "temperature": 0.0, "seed": 0,
             "skip_special_tokens": False,       # an end token that is ignored is still a token, and shows as one
         }
-
-    def adapted(self, launch: Launch, body: dict[str, Any], adapter: str) -> dict[str, Any]:
-        """Ask for an adapter by its name."""
-        if not self.own(launch).adapters:
-            return super().adapted(launch, body, adapter)
-        return inside.vllm_adapted(body, adapter)
-
-    def offer(self, server: Server, name: str, folder: Path) -> tuple[bool, str]:
-        """Load an adapter while the server runs."""
-        return inside.vllm_offer(server.port, server.key, name, folder)
-
-    def reloads(self, server: Server, name: str, folder: Path) -> list[tuple[str, dict[str, Any]]]:
-        """Over the API for adapters at run time."""
-        return inside.vllm_reloads(name, folder)
 
     def kv_cache(self, server: Server) -> dict[str, Any] | None:
         """By its log."""

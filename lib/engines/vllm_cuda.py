@@ -6,7 +6,6 @@ or not. Output length is pinned by `ignore_eos`, `min_tokens` and `max_tokens`. 
 it serves, by name. Refused: combinations that the version itself refuses at its start, after the model has been loaded.
 """
 
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -61,7 +60,7 @@ COUNTED = {
 }
 
 
-class VllmCuda(GpuEngine):
+class VllmCuda(inside.VllmAdapters, GpuEngine):
     """vLLM on NVIDIA GPUs, as of 0.24."""
 
     name = "vllm"
@@ -87,7 +86,6 @@ class VllmCuda(GpuEngine):
         "prefix_cache_hits_total": ("vllm:prefix_cache_hits_total",),
     }
     absent_metrics: ClassVar = {}
-    loads_adapters = True
     old: ClassVar[bool] = False
 
     def check(self, launch: Launch) -> None:
@@ -188,10 +186,6 @@ class VllmCuda(GpuEngine):
         allowed = inside.vllm_variables(self.own(launch).adapters)
         return {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", **allowed, **QUIET, **OWN_PYTHON}
 
-    def verify(self, launch: Launch) -> dict[str, Any]:
-        """Weights and adapters; see `Engine.verify`."""
-        return inside.with_adapters(super().verify(launch), launch)
-
     def body(self, launch: Launch, prompt: str, output_tokens: int) -> tuple[str, dict[str, Any]]:
         """Build an OpenAI text completion with vLLM's own keys."""
         # 0.6.2 sends a running usage with every chunk unless it is told not to; the key is refused by no version.
@@ -201,20 +195,6 @@ class VllmCuda(GpuEngine):
             "max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True, "temperature": 0.0, "seed": 0,
             "skip_special_tokens": False,       # an end token that is ignored is still a token, and shows as one
         }
-
-    def adapted(self, launch: Launch, body: dict[str, Any], adapter: str) -> dict[str, Any]:
-        """Ask for an adapter by its name."""
-        if not self.own(launch).adapters:
-            return super().adapted(launch, body, adapter)
-        return inside.vllm_adapted(body, adapter)
-
-    def offer(self, server: Server, name: str, folder: Path) -> tuple[bool, str]:
-        """Load an adapter while the server runs."""
-        return inside.vllm_offer(server.port, server.key, name, folder)
-
-    def reloads(self, server: Server, name: str, folder: Path) -> list[tuple[str, dict[str, Any]]]:
-        """By its API."""
-        return inside.vllm_reloads(name, folder)
 
     def kv_cache(self, server: Server) -> dict[str, Any] | None:
         """By its log."""
