@@ -43,6 +43,7 @@ class Launch(Strict):
     python: str | None = None  # an interpreter of the user's own that holds the engine
     container: Container | None = None
     card: Card | None = None
+    client: Literal["other-node"] | None = None  # where the load client runs; None: beside the server
     start_seconds: float = Field(gt=0)  # time limit for becoming ready
     settings: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
     depth: Literal["full"] | None = Field(default=None, exclude=True)  # full: left out of the light version

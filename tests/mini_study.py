@@ -6,7 +6,8 @@ The stand-in streams like an engine at a steady pace. Its launch's settings make
 exits in mid-stream, once (the file `died` in ROOT remembers); `fault` is one of those of paced_server.py; with
 `in_turn` it answers one request at a time; more than `crowd` at once make it slow; with `worker` a child of it does the
 work. The environment variable CLIENTS forces the number of client processes, ROOM the
-bytes of disk that must be free.
+bytes of disk that must be free, AGENT that a client elsewhere has its agent on this computer, and by how many ns its
+clock is then said to be off.
 """
 
 import json
@@ -23,7 +24,7 @@ from lib.engines import base, build, registry, talk
 from lib.engines.base import Engine
 from lib.engines.proof import Precision, claim
 from lib.errors import EngineError, tell
-from lib.measure import hostprobe, session, workers
+from lib.measure import clientnode, hostprobe, session, workers
 from lib.measure.finance import Writer
 
 PACED = Path(__file__).with_name("paced_server.py")
@@ -52,10 +53,12 @@ precision: {precision}
 artifact: smollm2-135m-gguf-f16
 environment: stand-in
 start_seconds: 20
+client: {client}
 settings: {{dies_after: {dies_after}, fault: {fault}, in_turn: {in_turn}, crowd: {crowd},
            worker: {worker}}}
 """
-SOUND = {"precision": "f16", "dies_after": 0, "fault": "none", "in_turn": "false", "crowd": 0, "worker": "false"}
+SOUND = {"precision": "f16", "dies_after": 0, "fault": "none", "in_turn": "false", "crowd": 0, "worker": "false",
+         "client": "null"}  # fmt: skip
 
 
 class Settings(Strict):
@@ -69,6 +72,7 @@ class Settings(Strict):
 class Paced(Engine):
     name = title = environment = "stand-in"
     wire = "openai-completions"
+    reachable = True
     settings = Settings
     precisions: ClassVar = {"f16": Precision("gguf-f16", ()), "imaginary": Precision("gguf-f16", ("no_such_flag",))}
     metrics: ClassVar = {"running": ("running",)}
@@ -146,6 +150,9 @@ def stand_in(root: Path) -> None:
         session.MIN_FREE_BYTES = int(os.environ["ROOM"])
     if os.environ.get("CLIENTS"):
         workers.workers_needed = lambda events_per_s, cores: int(os.environ["CLIENTS"])
+    if os.environ.get("AGENT"):
+        clientnode.step = lambda study, launch: (list(clientnode.AGENT), "127.0.0.1") if launch.client else None
+        clientnode.ClientNode.clock = lambda self: (int(os.environ["AGENT"]), 1)
     os.environ["STUDY_TERMINAL"] = "none"
 
 

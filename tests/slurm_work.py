@@ -19,7 +19,8 @@ from lib.errors import tell
 def main() -> None:
     what, root, launch, target = sys.argv[1], Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
     seen = {"node": os.environ["STUDY_NODE"], "job": os.environ["STUDY_JOB"], "began": time.monotonic(),
-            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""), "slurm": [n for n in os.environ if n[:6] == "SLURM_"]}
+            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+            "slurm": [n for n in os.environ if n[:6] == "SLURM_" and n != "SLURM_CONF"]}  # where the cluster is
     if what in ("linger", "leave"):
         (root / f"{launch}.began").write_text(json.dumps(seen))
         time.sleep(300 if what == "linger" else 1)

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import replace
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -189,7 +190,7 @@ def mini(tmp_path, monkeypatch):
     monkeypatch.setenv("STUDY_TERMINAL", "none")
     runs = []
 
-    def scored_by(reference, owns, asked, context, log, tell):
+    def scored_by(reference, owns, asked, context, log, tell, threads):
         runs.append([own.artifact for own in owns])
         texts = [{"logp": [-2.0] * (len(t) - 1), "logp_reference": [-1.0] * (len(t) - 1),
                   "kl": [0.5] * (len(t) - 1), "agree": [1] * (len(t) - 1)} for t in asked["texts"]]
@@ -238,6 +239,50 @@ class TestRecords:
         assert said["status"] == "failed" and "texts" not in said
         monkeypatch.setattr(scoring, "score", whole)
         assert quality.take_all("mini", "default")[0]["status"] == "measured"
+
+    def test_two_references_are_scored_at_once_where_the_memory_holds_both(self, mini, monkeypatch):
+        cores, model = 6, scoring.Scored(mini_study.ARTIFACT, "float32")
+        monkeypatch.setattr(quality.os, "sched_getaffinity", lambda pid: set(range(cores)))
+        groups = [{"a": (model, model)}, {"b": (model, model)}]
+        both, threads = Barrier(2, timeout=20), []
+
+        def meets(study, group, asked, tell, given):
+            tell("reading")
+            threads.append(given)
+            both.wait()
+            return {key: {} for key in group}
+
+        monkeypatch.setattr(quality, "_score", meets)
+        monkeypatch.setattr(computer, "free_memory_bytes", lambda: 1e15)
+        assert list(quality._several(None, groups, {}, print)) == [{"a": {}}, {"b": {}}]
+        assert threads == [3, 3]
+        monkeypatch.setattr(computer, "free_memory_bytes", lambda: 0)
+        both = Barrier(1)
+        assert len(list(quality._several(None, groups, {}, print))) == 2
+        assert threads[2:] == [6, 6]
+        assert list(quality._several(None, [], {}, print)) == []
+
+    def test_ctrl_c_ends_the_scoring_under_way(self, mini, monkeypatch):
+        model, ended = scoring.Scored(mini_study.ARTIFACT, "float32"), []
+
+        def some_last(study, group, asked, tell, threads):
+            if "quick" in group:
+                return {}
+            while True:
+                try:
+                    tell("reading")
+                except EngineError as stopped:
+                    ended.append(str(stopped))
+                    return {}
+
+        monkeypatch.setattr(quality, "_score", some_last)
+        monkeypatch.setattr(computer, "free_memory_bytes", lambda: 1e15)
+        groups = [{name: (model, model)} for name in ("quick", "slow")]
+        scores = quality._several(None, groups, {}, lambda stage: None)
+        assert next(scores) == {}
+        with pytest.raises(KeyboardInterrupt):
+            scores.throw(KeyboardInterrupt())
+        assert ended == ["stopped"]
 
     def test_a_text_longer_than_the_context_is_refused_at_the_door(self, mini, tmp_path):
         study = tmp_path / "config" / "mini" / "study.yaml"

@@ -43,7 +43,8 @@ def box():
 def root(tmp_path_factory):
     """Miniature studies on a machine of eight GPUs."""
     folder = tmp_path_factory.mktemp("study")
-    mini_study.prepare(folder, **{n: {} for n in ("one", "two", "stopped", "late", "lost", "lazy", "held", "frail")})
+    mini_study.prepare(folder, **{n: {} for n in ("one", "two", "stopped", "late", "lost", "lazy", "held", "frail")},
+                       apart={"client": "other-node"})  # fmt: skip
     study = folder / "config" / "mini" / "study.yaml"
     study.write_text(study.read_text().replace("gpus: 0", "gpus: 8").replace("repeats: 2", "repeats: 1"))
     return folder
@@ -104,6 +105,19 @@ def test_two_launches_run_at_once_each_on_a_whole_node_of_its_own(box, root):
     for name in ("one", "two"):
         assert records.read(paths.record("mini", name)).meta["incomplete"] is None
         assert not (paths.RECORDS / "mini" / f"{name}.job.json").exists()
+
+
+def test_a_client_on_another_node_asks_from_there(box, root):
+    status, said = told(login(box, root, "take", "apart"))
+    assert status == 0, said
+    seen = json.loads((root / "apart.target").read_text())
+    (other,) = set(slurm_box.NODES) - {seen["node"]}
+    assert f"The load client runs on {other}." in (root / "apart.target").with_suffix(".slurm.log").read_text()
+    assert seen["gpus"] == "0,1,2,3,4,5,6,7"
+    kept = records.read(paths.record("mini", "apart")).meta
+    assert kept["incomplete"] is None and kept["client"]["where"] == "another node"
+    assert {note["network"]["host"] for note in kept["takings"]} == {"another node"}
+    assert all(other not in json.dumps(kept[part]) for part in ("client", "takings"))  # nobody's business
 
 
 def test_a_whole_study_by_make_on_the_login_node(box, tmp_path):
@@ -211,6 +225,11 @@ def test_a_job_asks_for_a_whole_node_with_its_gpus_and_what_the_cluster_wants(ro
     assert given[-1] == "--qos=short" and f"--time={slurm.minutes(work(root), asked)}" in given
     assert slurm.minutes(work(root), slurm.Cluster(minutes=7)) == 7
     assert slurm.minutes(work(root, slurm.BUILD), asked) == 180
+    alone = slurm.Work(config.load_study("mini"), config.load_launch("mini", "apart"), root / "x", ("python",))
+    given = slurm.options(alone, slurm.Cluster(options=("--qos=short",), client_options=("--partition=cpu",)))
+    first, second = given[: given.index(":")], given[given.index(":") + 1 :]
+    assert first[-1] == "--qos=short" and second[-1] == "--partition=cpu" and "--exclusive" in second
+    assert not [option for option in second if "gres" in option or "qos" in option]
     assert "--gres=gpu:h100:4" in slurm.options(work(root), slurm.Cluster(gres="gpu:h100:4"))
 
 

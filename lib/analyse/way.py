@@ -13,7 +13,10 @@ from lib.analyse.collect import Measured
 from lib.analyse.facts import from_estimate
 
 PARTS = {"connect": "connect_ns", "round_trip": "round_trip_ns"}
-LOOPBACK = "127.0.0.1"
+PLACES = {
+    "127.0.0.1": "on the server's own computer, over the loopback",
+    "another node": "on another node of the cluster",
+}
 
 
 def facts(found: Sequence[Measured], mark: str) -> dict[str, Any]:
@@ -21,8 +24,8 @@ def facts(found: Sequence[Measured], mark: str) -> dict[str, Any]:
 
     Returns
     -------
-    where : "on the server's own computer" or the hosts asked; reason : why nothing is known, or None; connect and
-        round_trip {p50, p99 : numbers}.
+    where : on which computer, in words; reason : why nothing is known, or None; connect and round_trip {p50, p99 :
+        numbers}.
     """
     ways = [
         note["network"]
@@ -31,13 +34,18 @@ def facts(found: Sequence[Measured], mark: str) -> dict[str, Any]:
         if (note.get("network") or {}).get("round_trip_ns")
     ]
     hosts = sorted({str(way["host"]) for way in ways})
+    apart = sorted({_computer(one.meta["client"]["machine"]) for one in found if one.meta.get("client")})
     source = "; ".join(sorted(one.source for one in found))
     reason = None if ways else "no record holds it; records taken from now on do"
-    where = "on the server's own computer, over the loopback" if hosts == [LOOPBACK] else ", ".join(hosts)
+    where = ", and ".join(PLACES.get(host, host) for host in hosts) + (f" ({'; '.join(apart)})" if apart else "")
     return {"where": where if ways else None, "reason": reason} | {
         part: _numbers([np.asarray(way[key], dtype=float) / 1e9 for way in ways], mark, source) if ways else None
         for part, key in PARTS.items()
     }
+
+
+def _computer(machine: dict[str, Any]) -> str:
+    return f"{machine['cpu']}, {machine['cores']} cores"
 
 
 def _numbers(takings: list[stats.Floats], mark: str, source: str) -> dict[str, Any]:

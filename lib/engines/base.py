@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from lib import config, environments, paths
 from lib.config import Launch, Strict
-from lib.engines import build, computer, cores, talk
+from lib.engines import build, computer, cores, reach, talk
 from lib.engines.inside import Inside, with_adapters
 from lib.engines.process import Process, free_port
 from lib.engines.proof import Precision, claim
@@ -40,6 +40,7 @@ class Engine(Inside):
     health: ClassVar[str] = "/health"               # answers 200 when it may be asked for a completion
     metrics_path: ClassVar[str] = "/metrics"
     keyed: ClassVar[bool] = True                    # whether it refuses requests without the key
+    reachable: ClassVar[bool] = False               # whether its client may be on another node
     keeps_connections: ClassVar[bool] = True        # whether a connection may carry a second request
     environment: str                                # the locked environment it runs in
     scratch: ClassVar[str] = ""                     # variable that tells it where its sockets may lie while it runs
@@ -103,6 +104,7 @@ class Engine(Inside):
             raise ConfigError(f"{where}: artifact {launch.artifact!r} holds {stored} weights, and {self.title} at "
                               f"{launch.precision} serves {wanted}. Artifacts: {', '.join(build.holding(wanted))}.")
         self.own(launch)
+        reach.check(self, launch)
 
     def absent(self, launch: Launch) -> str | None:
         """Why this computer can never run the launch, as a sentence; None if it can."""
@@ -115,8 +117,7 @@ class Engine(Inside):
 
     def unavailable(self, launch: Launch) -> str | None:
         """Why this computer cannot run the launch now, as a sentence; None if nothing speaks against it."""
-        reason = self.absent(launch)
-        if reason:
+        if reason := self.absent(launch):
             return reason
         needed = self.memory_bytes(launch) + 2 * build.recipe(launch.artifact).bytes
         free = computer.free_memory_bytes()
@@ -300,7 +301,7 @@ class Server:
                 unkeyed, _ = talk.ask(self.port, "POST", path, None, body, limit_s=60.0)
                 closed = claim("status without the key", 401, unkeyed, f"POST {path}")
             else:
-                closed = claim("listens at", "127.0.0.1", computer.listens_at(self.port), "/proc/net/tcp")
+                closed = claim("listens at", reach.LOOPBACK, computer.listens_at(self.port), "/proc/net/tcp")
             rows = self.engine.claims(self)
         except (OSError, KeyError, TypeError, IndexError) as error:
             raise EngineError(f"{self.launch.name}: what runs could not be established ({error!r}). The log is "

@@ -1,8 +1,8 @@
 """What the engines on NVIDIA GPUs have in common: where they run, how many GPUs they need, what they must find there.
 
 A launch runs in the locked environment of its engine's generation, in a Python of the user's own, or in a container.
-Refuses a computer without the GPUs, before anything is fetched or built. Rule: a server listens on loopback only; one
-that takes no key must be seen to.
+Refuses a computer without the GPUs, before anything is fetched or built. Rule: a server listens on loopback only,
+unless its client is elsewhere (`reach`); one that takes no key must be seen to.
 """
 
 import os

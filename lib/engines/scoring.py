@@ -44,10 +44,9 @@ class Scored:
     dtype: str | None
     kv: str | None = None
 
-    @property
-    def told(self) -> dict[str, Any]:
+    def told(self, threads: int) -> dict[str, Any]:
         """What the script is told."""
-        folder, threads = paths.ARTIFACTS / self.artifact, len(os.sched_getaffinity(0))
+        folder = paths.ARTIFACTS / self.artifact
         if self.dtype:
             return {"folder": str(folder), "dtype": self.dtype, "threads": threads}
         file, library = folder / "model.gguf", _library()
@@ -120,7 +119,7 @@ def key(own: Scored, reference: Scored, asked: Mapping[str, Any]) -> str:
 
 def score(
     reference: Scored, owns: Sequence[Scored], asked: Mapping[str, Any], context: int, log: Path,
-    tell: Callable[[str], None],
+    tell: Callable[[str], None], threads: int | None = None,
 ) -> dict[str, Any]:
     """Run the script on one reference and the models that come from it.
 
@@ -129,7 +128,8 @@ def score(
     asked : texts (token ids), documents (token ids), items (document, question, options).
     context : tokens that the longest of them needs.
     log : what the script prints.
-    tell : told the stage under way.
+    tell : told the stage under way; what it raises ends the script.
+    threads : that it may use; None for as many as there are cores.
 
     Returns
     -------
@@ -142,14 +142,15 @@ def score(
     """
     for one in dict.fromkeys((reference, *owns)):
         build.verify(one.artifact)
-    python = environments.ensure("quantize")
+    python, cores = environments.ensure("quantize"), threads or len(os.sched_getaffinity(0))
     if not reference.dtype:
         environments.ensure("llama-cpp")
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="score-") as folder:
         ask, out = Path(folder) / "asked.json", Path(folder) / "out.json"
         ask.write_text(json.dumps(asked))
-        models = [json.dumps(one.told | ({} if one.dtype else {"context": context})) for one in (reference, *owns)]
+        models = [json.dumps(one.told(cores) | ({} if one.dtype else {"context": context}))
+                  for one in (reference, *owns)]
         command = [str(python), "-u", str(SCRIPTS[reference.dtype is not None]), "--asked", str(ask),
                    "--reference", models[0], "--out", str(out)]
         for model in models[1:]:

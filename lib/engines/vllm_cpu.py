@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lib import environments, paths
 from lib.config import Launch, Strict
-from lib.engines import cores, inside, talk
+from lib.engines import cores, inside, reach, talk
 from lib.engines.base import Engine, Server
 from lib.engines.process import OWN_PYTHON
 from lib.engines.proof import Precision, claim, first
@@ -50,6 +50,7 @@ class VllmCpu(inside.VllmAdapters, Engine):
     title = "vLLM (CPU)"
     wire = "openai-completions"
     environment = "vllm-cpu"
+    reachable = True
     scratch = "VLLM_RPC_BASE_PATH"          # its processes speak through sockets that it never removes
     settings = Settings
     precisions: ClassVar = {
@@ -87,7 +88,7 @@ class VllmCpu(inside.VllmAdapters, Engine):
         return [
             str(environments.python(self.environment)), str(SCRIPT),
             "--model", str(paths.ARTIFACTS / launch.artifact), "--served-model-name", launch.name,
-            "--host", "127.0.0.1", "--port", str(port),
+            "--host", reach.address(launch), "--port", str(port),
             "--dtype", self._dtype(launch, own), "--max-model-len", str(own.max_model_len),
             "--max-num-seqs", str(own.max_num_seqs),
             *(["--max-num-batched-tokens", str(own.max_num_batched_tokens)] if own.max_num_batched_tokens else []),

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lib import paths
 from lib.config import Launch, Strict
-from lib.engines import build, flags, inside, talk
+from lib.engines import build, flags, inside, reach, talk
 from lib.engines.base import Server
 from lib.engines.gpu import QUIET, GpuEngine
 from lib.engines.process import OWN_PYTHON
@@ -67,6 +67,7 @@ class VllmCuda(inside.VllmAdapters, GpuEngine):
     title = "vLLM"
     family = "vllm"
     wire = "openai-completions"
+    reachable = True
     scratch = "VLLM_RPC_BASE_PATH"          # its processes speak through sockets that it never removes
     settings = Settings
     lock = True
@@ -141,7 +142,7 @@ class VllmCuda(inside.VllmAdapters, GpuEngine):
         own: Settings = self.own(launch)
         argv = [
             self.executable(launch, "vllm"), "serve", str(paths.ARTIFACTS / launch.artifact),
-            "--served-model-name", launch.name, "--host", "127.0.0.1", "--port", str(port),
+            "--served-model-name", launch.name, "--host", reach.address(launch), "--port", str(port),
             "--tensor-parallel-size", str(own.tensor_parallel), "--distributed-executor-backend", "mp",
             "--dtype", own.dtype, "--kv-cache-dtype", own.kv_cache_dtype,
             *(["--load-format", RANDOM] if build.recipe(launch.artifact).random else []),

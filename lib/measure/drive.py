@@ -4,6 +4,7 @@ taking's files are.
 Rule: whatever happens, the clients are ended; a server that died is told with its own last words. Several processes
 are used only where the client has cores of its own: on shared ones they would take from the engine. Each process
 cools down by itself: at the end of a level it holds its share of the load until its own measured requests have ended.
+Where a `node` is given, the clients run there.
 """
 
 import time
@@ -15,6 +16,7 @@ from lib.engines import cores
 from lib.engines.base import Server
 from lib.errors import MeasureError
 from lib.measure import workers
+from lib.measure.clientnode import ClientNode
 from lib.measure.clientplan import Plan, split
 from lib.measure.journal import Progress
 from lib.measure.telemetry import Sampler
@@ -24,26 +26,22 @@ CLIENT_START_S = 30.0  # interpreter, imports and connections
 END_S = 10.0  # beyond its limits, for writing the last of its journal
 
 
-def where(server: Server) -> dict[str, Any]:
+def where(server: Server, node: ClientNode | None = None) -> dict[str, Any]:
     """What a client's plan needs to know of its server; the key itself stays in the environment."""
-    return {
-        "port": server.port,
-        "key_env": KEY_ENV,
-        "reuse": server.engine.keeps_connections,
-        "cpus": tuple(cores.share()[1]),
-    }
+    told = {"port": server.port, "key_env": KEY_ENV, "reuse": server.engine.keeps_connections}
+    return told | ({"host": node.host} if node else {"cpus": tuple(cores.share()[1])})
 
 
-def processes(events_per_s: float) -> int:
-    """How many client processes this many token events per second get on this computer."""
+def processes(events_per_s: float, node: ClientNode | None = None) -> int:
+    """How many client processes this many token events per second get."""
     engine, client = cores.share()
-    own = len(set(client) - set(engine))
+    own = int(node.machine["cores"]) if node else len(set(client) - set(engine))
     return workers.workers_needed(events_per_s, max(1, own))
 
 
-def shared_out(plan: Plan, events_per_s: float) -> list[Plan]:
+def shared_out(plan: Plan, events_per_s: float, node: ClientNode | None = None) -> list[Plan]:
     """Share a plan over as many client processes as its token events per second need; one stays as it is."""
-    count = processes(events_per_s)
+    count = processes(events_per_s, node)
     return split(plan, count) if count > 1 else [plan]
 
 
@@ -64,12 +62,13 @@ def client(
     server: Server,
     sampler: Sampler | None = None,
     tick: Callable[[float], None] = lambda waited: None,
+    node: ClientNode | None = None,
 ) -> None:
     """Run the plans of one level to their end.
 
     Parameters
     ----------
-    sampler : told the clients' processes, to sample them too.
+    sampler : told the clients' processes, to sample them too; those on another node it cannot see.
     tick : told the seconds gone.
 
     Raises
@@ -80,7 +79,7 @@ def client(
     limit = CLIENT_START_S + (plans[0].issue_s or 0) + plans[0].drain_s + END_S
     began = time.monotonic()
 
-    def watch(_progress: Progress) -> None:
+    def watch(_progress: Progress | None = None) -> None:
         server.check_alive()
         waited = time.monotonic() - began
         tick(waited)
@@ -88,7 +87,10 @@ def client(
             raise MeasureError(f"The load client did not end within {limit:.0f} s; its journal is kept.")
 
     try:
-        workers.run_workers(plans, started=sampler.watch_client if sampler else None, watch=watch)
+        if node:
+            node.run(list(plans), watch)
+        else:
+            workers.run_workers(plans, started=sampler.watch_client if sampler else None, watch=watch)
     except MeasureError:
         server.check_alive()  # what the client missed is better told by the server's own last words
         raise

@@ -92,6 +92,19 @@ def state(job: str) -> State:
     return State(told["JobState"], told["Reason"], told["JobName"], told["ExitCode"])
 
 
+def address(node: str) -> str:
+    """Return the address under which the cluster's nodes reach one of them.
+
+    Raises
+    ------
+    MeasureError : Slurm does not tell it.
+    """
+    told = re.search(r"\bNodeAddr=(\S+)", _ask(["scontrol", "show", "node", "--oneliner", node]).stdout)
+    if not told:
+        raise MeasureError(f"Slurm does not tell the address of node {node}: see `scontrol show node {node}`.")
+    return told[1]
+
+
 def wait(job: str, progress: Progress, look_s: float) -> State:
     """Wait until a job has ended.
 

