@@ -13,7 +13,7 @@ from lib.analyse import swaps
 from lib.config import Launch
 from lib.engines import inside, registry
 from lib.errors import MeasureError, NoValue
-from lib.measure import churn, drive
+from lib.measure import churn, clientplan
 
 NAMES = ("adapter-1", "adapter-2", "adapter-3")
 LOAD_S, TOKEN_S, TOKENS = 0.25, 0.01, 4
@@ -103,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def take(tmp_path, monkeypatch):
-    monkeypatch.setenv(drive.KEY_ENV, "k")
+    monkeypatch.setenv(clientplan.KEY_ENV, "k")
     monkeypatch.setattr(inside, "SWAPS", 2)
     for name, value in (("BEGINS_S", 0.3), ("EVERY_S", 0.7), ("LASTS_S", 1.7)):
         monkeypatch.setattr(churn, name, value)

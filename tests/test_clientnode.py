@@ -1,11 +1,11 @@
 """A load client on another node: its agent, two clocks, what the record says, and every way that it can go away."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from lib import config, paths, records
@@ -32,9 +32,10 @@ def left_behind(root):
     return subprocess.run(["pgrep", "-f", str(root)], capture_output=True, text=True, check=False).stdout.split()
 
 
-def agents():
-    argv = ["pgrep", "-f", "lib.measure.clientnode$"]
-    return set(subprocess.run(argv, capture_output=True, text=True, check=False).stdout.split())
+def agents(process):
+    """The agents below a process of ours: others may be running on this computer."""
+    below = psutil.Process(process.pid).children(recursive=True)
+    return [p for p in below if "lib.measure.clientnode" in p.cmdline()]
 
 
 def look_at(root, monkeypatch):
@@ -107,12 +108,11 @@ def test_two_clocks_are_brought_together():
 def test_an_agent_that_dies_in_mid_level_ends_the_launch_and_keeps_what_was_finished(tmp_path, monkeypatch):
     look_at(tmp_path, monkeypatch)
     mini_study.prepare(tmp_path, apart={"client": "other-node"})
-    known = agents()
     process = take(tmp_path, "apart", AGENT="0")
     partial = paths.partial("mini", "apart")
     until(lambda: list(partial.glob("r*-p*-*.telemetry.parquet")) and list(partial.glob("r*.journal")))
-    for pid in agents() - known:
-        os.kill(int(pid), signal.SIGKILL)
+    for agent in agents(process):
+        agent.kill()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2 and "client's node is gone" in said and "Traceback" not in said
     kept = records.read(paths.record("mini", "apart")).meta
@@ -127,12 +127,12 @@ def test_an_agent_that_dies_in_mid_level_ends_the_launch_and_keeps_what_was_fini
 def test_a_killed_study_takes_its_agent_and_clients_along(tmp_path, monkeypatch):
     look_at(tmp_path, monkeypatch)
     mini_study.prepare(tmp_path, apart={"client": "other-node"})
-    known = agents()
     process = take(tmp_path, "apart", AGENT="0")
-    until(lambda: list(paths.partial("mini", "apart").glob("r*.journal")) and agents() - known)
+    until(lambda: list(paths.partial("mini", "apart").glob("r*.journal")))
+    (agent,) = agents(process)
     process.kill()
     process.wait()
-    until(lambda: not left_behind(tmp_path) and not agents() - known)
+    until(lambda: not left_behind(tmp_path) and not agent.is_running())
     process.stderr.close()
 
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import replace
-from threading import Barrier
+from threading import Barrier, Event
 
 import numpy as np
 import pytest
@@ -263,11 +263,12 @@ class TestRecords:
         assert list(quality._several(None, [], {}, print)) == []
 
     def test_ctrl_c_ends_the_scoring_under_way(self, mini, monkeypatch):
-        model, ended = scoring.Scored(mini_study.ARTIFACT, "float32"), []
+        model, begun, ended = scoring.Scored(mini_study.ARTIFACT, "float32"), Event(), []
 
         def some_last(study, group, asked, tell, threads):
             if "quick" in group:
-                return {}
+                return {} if begun.wait(20) else None
+            begun.set()
             while True:
                 try:
                     tell("reading")

@@ -1,5 +1,6 @@
 """Nothing the study runs opens the computer: names, keys and tokens, ports, and what is written."""
 
+import asyncio
 import http.client
 import os
 import re
@@ -14,7 +15,8 @@ import pytest
 from pydantic import ValidationError
 
 from lib import config, paths
-from lib.engines import computer
+from lib.engines import computer, registry
+from lib.engines.door import whole_key
 from tests import mini_study
 from tests.torture import studies, trial
 
@@ -115,3 +117,40 @@ def test_every_lock_pins_every_package_by_hash():
         entries = re.split(r"(?m)^(?=[A-Za-z0-9])", text)[1:]
         bare = [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry]
         assert entries and bare == [], f"{lock.name}: {bare}"
+
+
+def door(path, brings=None, kind="http"):
+    """What the layer in front of vLLM does with a request: handed on, or what it answers."""
+    sent = []
+
+    async def within(scope, receive, send):
+        sent.append("handed on")
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"host", b"x")] + ([(b"authorization", brings)] if brings is not None else [])
+    asyncio.run(whole_key.Door(within)({"type": kind, "path": path, "headers": headers}, None, send))
+    return sent
+
+
+def test_vllm_asks_for_the_key_under_every_path(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "right")
+    for path in ("/v1/completions", "/invocations", "/tokenize", "/metrics", "/health", "/"):
+        assert door(path, b"Bearer right") == ["handed on"]
+        for wrong in (None, b"", b"Bearer ", b"Bearer wrong", b"bearer right", b"right", b"Bearer right "):
+            answer, body = door(path, wrong)
+            assert answer["status"] == 401 and b"Unauthorized" in body["body"]
+            assert dict(answer["headers"])[b"content-length"] == str(len(body["body"])).encode()
+    assert door("/v1/realtime", None, "websocket") == [{"type": "websocket.close", "code": 1008}]
+    assert door("", None, "lifespan") == ["handed on"]
+
+
+def test_every_vllm_is_started_behind_it_and_proven_to_be():
+    for profile, name in (("cpu", "vllm-fp32"), ("h100", "vllm-0.6.2-fp16"), ("h100-current", "vllm-fp8-tp8")):
+        launch = config.load_launch(profile, name)
+        engine = registry.of(launch)
+        argv = engine.command(launch, 8000)
+        assert argv[argv.index("--middleware") + 1] == "whole_key.Door"
+        assert (Path(engine.variables(launch, "k")["PYTHONPATH"]) / "whole_key.py").exists()
+        assert engine.keyed and engine.unasked == "/invocations"

@@ -253,7 +253,7 @@ def _judge(
             step = "the launch is set aside: find out which is wrong" if grave else "probe again on a quiet machine"
             doubts.append(warnings.Doubt(f"{one.name} {level.id}", f"beats its bound: {what}", step))
         doubts += warnings.of_level(level, study, one.settings)
-        doubts += calibration.doubts(level, calibrated, one.meta["machine"])
+        doubts += calibration.doubts(level, calibrated, (one.meta.get("client") or one.meta)["machine"])
     top = ladder.capacity(of, study.headline_workload)
     if not top.monotone:
         text = f"level closed-{top.value} meets the SLA though a lower one does not"

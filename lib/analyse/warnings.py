@@ -84,9 +84,12 @@ def of_study(launches: Sequence[Measured]) -> list[Doubt]:
     metas = [one.meta for one in launches]
     machines = {str([m["machine"].get(k) for k in ("cpu", "cores", "gpus")]) for m in metas}
     commits = {str(m["git"].get("commit")) for m in metas}
+    clients = {(m.get("client") or {}).get("where") for m in metas}
     found = [
         Doubt("all launches", f"measured with {len(kinds)} different {what}", "measure again what should be compared")
-        for what, kinds in (("machines", machines), ("versions of this code", commits))
+        for what, kinds in (
+            ("machines", machines), ("versions of this code", commits), ("places of the client", clients),
+        )
         if len(kinds) > 1
     ]
     for engine in sorted({m["engine"] for m in metas}):

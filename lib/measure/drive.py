@@ -17,11 +17,10 @@ from lib.engines.base import Server
 from lib.errors import MeasureError
 from lib.measure import workers
 from lib.measure.clientnode import ClientNode
-from lib.measure.clientplan import Plan, split
+from lib.measure.clientplan import KEY_ENV, Plan, split
 from lib.measure.journal import Progress
 from lib.measure.telemetry import Sampler
 
-KEY_ENV = "FIRST_TOKEN_SLA_KEY"  # the server's key, handed to the client by environment only
 CLIENT_START_S = 30.0  # interpreter, imports and connections
 END_S = 10.0  # beyond its limits, for writing the last of its journal
 

@@ -5,10 +5,12 @@ too, so that a client elsewhere has something to be held against. Rule: no model
 answer gives no value. Refuses nothing.
 """
 
+import os
 import socket
 import time
 from typing import Any
 
+from lib.measure.clientplan import KEY_ENV
 from lib.measure.http1 import unframe
 
 PROBES = 50  # of one level: 368 make a p99, which eight levels have together
@@ -28,7 +30,9 @@ def measured(port: int, path: str, host: str = HERE) -> dict[str, Any]:
     host; connect_ns, round_trip_ns : one value a probe: until the connection stands; from the last byte of the request
         to the first of the answer. Empty where the server does not answer.
     """
-    asked = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode()
+    key = os.environ.get(KEY_ENV)
+    known = f"Authorization: Bearer {key}\r\n" if key else ""
+    asked = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{known}Connection: close\r\n\r\n".encode()
     connects: list[int] = []
     trips: list[int] = []
     limit = time.monotonic() + LONGEST_S

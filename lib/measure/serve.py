@@ -28,7 +28,7 @@ from lib.errors import EngineError, MeasureError, RecordError
 from lib.measure import adapters, clientnode, drive, exchange, network, preflight, probes, provenance, takings, workload
 from lib.measure.budget import Budget, longest_s
 from lib.measure.clientnode import ClientNode
-from lib.measure.clientplan import Plan
+from lib.measure.clientplan import KEY_ENV, Plan
 from lib.measure.takings import Taking, note_path, rows_path, samples_path
 from lib.measure.telemetry import Sampler
 from lib.progress import Progress
@@ -61,15 +61,16 @@ def one_run(
     def stage(text: str) -> None:
         progress.at(spent, f"run {run}: {text}")
 
-    elsewhere = clientnode.step(study, launch)
     with ExitStack() as held:
+        node = held.enter_context(clientnode.started(clientnode.step(study, launch)))  # before a GPU is kept waiting
         server = held.enter_context(engine.start(launch, log=partial / f"run-{run}.log", progress=stage))
         tokenizer = workload.load_tokenizer(rehearse.tokenizer_path(study))
         spent += launch.start_seconds / 3
         meta["proof"], meta["artifact"] = server.proof(), server.artifact
         meta["versions"]["engine"] = server.version
-        os.environ[drive.KEY_ENV] = server.key
-        node = held.enter_context(clientnode.started(elsewhere))
+        os.environ[KEY_ENV] = server.key
+        if node:
+            node.ask("key", key=server.key)
         meta["client"] = {"where": clientnode.ELSEWHERE, "machine": node.machine} if node else None
         stage("asking what a level will ask")
         found = preflight.check(study, server, tokenizer, run)

@@ -38,6 +38,7 @@ class Settings:
     model: str
     name: str
     host: str
+    door: bool  # whether every path asks for the key
     port: int
     dtype: str
     context: int
@@ -96,6 +97,7 @@ def settings(line: Line, told: Told) -> Settings:
         tp=int(line.one("--tensor-parallel-size", "1")),
         eager=line.on("--enforce-eager"),
         old=old,
+        door=bool(line.one("--middleware", "")),
         highest_rank=int(line.one("--max-lora-rank", "16")) if line.on("--enable-lora") else 0,
         kv_tokens=int(line.one("--num-gpu-blocks-override", "0")) * BLOCK or None,
     )
@@ -150,9 +152,10 @@ async def run(s: Settings, told: Told, batch: Batch, count: Callable[[str], int]
     key = os.environ.get("VLLM_API_KEY")
 
     async def handle(request: Request, reply: Reply) -> None:
-        if key and request.path.startswith("/v1") and request.headers.get("authorization") != f"Bearer {key}":
+        asked = s.door or request.path.startswith("/v1")
+        if key and asked and request.headers.get("authorization") != f"Bearer {key}":
             reply.whole(401, {"error": "Unauthorized"})
-        elif request.path in ("/v1/completions", "/v1/chat/completions") and request.method == "POST":
+        elif request.path in ("/v1/completions", "/v1/chat/completions", "/invocations") and request.method == "POST":
             await answers.answer(request, reply)
         elif request.path == "/v1/models":
             reply.whole(200, {"object": "list", "data": [_model(s)]})

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lib import environments
+from lib.measure.clientplan import KEY_ENV
 from lib.measure.peers import outside
 from lib.measure.peers.target import Run, Target, row
 from lib.paths import ENVS
@@ -22,7 +23,6 @@ from lib.paths import ENVS
 NAME = "aiperf"
 TITLE = "AIPerf"
 ENVIRONMENT = "peers"
-KEY_ENV = "FIRST_TOKEN_SLA_KEY"
 # 0.13.0 takes a folder for a name on the hub when it is told to stay offline; instead its hub is a port nobody answers.
 NO_HUB = {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": "", "HF_ENDPOINT": "http://127.0.0.1:9"}
 

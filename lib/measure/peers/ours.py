@@ -9,13 +9,12 @@ from pathlib import Path
 
 from lib.errors import EngineError, MeasureError
 from lib.measure import exchange, provenance
-from lib.measure.clientplan import BURST, Plan, Request
+from lib.measure.clientplan import BURST, KEY_ENV, Plan, Request
 from lib.measure.peers.target import Run, Target, span_ns
 from lib.measure.workers import run_workers
 
 NAME = "ours"
 TITLE = "this study's client"
-KEY_ENV = "FIRST_TOKEN_SLA_KEY"
 WIRE = "openai-completions"
 KEPT = ("sent_ns", "event_ns", "end_ns", "output_tokens", "shared_reads", "status", "cause")
 
