@@ -284,8 +284,8 @@ class Server:
         self.ready_seconds = time.monotonic() - began
         try:
             self.added_tokens = answer["usage"]["prompt_tokens"] - self.engine.count(self, READY_PROMPT)
-        except OSError as error:
-            raise EngineError(f"{self.launch.name}: the server's tokenizer could not be asked ({error}).") from error
+        except (OSError, LookupError, TypeError, ValueError) as error:
+            raise EngineError(f"{self.launch.name}: the server's tokenizer could not be asked ({error!r}).") from error
 
     def prove(self) -> None:
         """Collect the proof; end the launch on a mismatch or an unknown.
@@ -303,7 +303,7 @@ class Server:
             else:
                 closed = claim("listens at", reach.LOOPBACK, computer.listens_at(self.port), "/proc/net/tcp")
             rows = self.engine.claims(self)
-        except (OSError, KeyError, TypeError, IndexError) as error:
+        except (OSError, LookupError, TypeError, ValueError) as error:
             raise EngineError(f"{self.launch.name}: what runs could not be established ({error!r}). The log is "
                               f"{self.process.log}.") from error
         rows.append(closed)
