@@ -10,6 +10,7 @@ import time
 
 mode, port, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 key = os.environ["KEY"]
+BROKEN = {"no-json": '{"choices": [', "no-object": "[1]", "no-count": '{"choices": [], "usage": {"prompt_tokens": 3}}'}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -35,12 +36,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if mode != "open-door" and self.headers.get("Authorization") != f"Bearer {key}":
             return self.answer(401, "{}")
         if self.path == "/tokenize":
+            if mode == "counts-nothing":
+                return self.answer(200, "{}")
             return self.answer(200, json.dumps({"count": len(asked["prompt"].split())}))
         if mode == "dies-at-first-request":
             print("kernel not found", flush=True)
             os._exit(3)
         if mode == "error-in-stream":
             return self.answer(200, 'data: {"error": {"message": "EngineCore is dead"}}\n\n')
+        if mode in BROKEN:
+            return self.answer(200, f"data: {BROKEN[mode]}\n\n")
         tokens = 1 if mode == "one-token-only" else asked["max_tokens"]
         chunks = [{"choices": [{"text": " token"}]}] * tokens
         usage = {"prompt_tokens": len(asked["prompt"].split()) + 1, "completion_tokens": tokens}

@@ -141,9 +141,18 @@ def test_never_ready(tmp_path):
 
 
 @pytest.mark.parametrize("mode, says", [("one-token-only", "asked for 4 tokens it gave 1"),
-                                        ("error-in-stream", "EngineCore is dead")])
+                                        ("error-in-stream", "EngineCore is dead"),
+                                        ("no-json", "not ready .*streamed an event that is not JSON"),
+                                        ("no-object", "not ready .*an event that is no JSON object"),
+                                        ("no-count", "not ready .*streamed 1 chunks without a token count")])
 def test_an_open_port_is_not_ready(tmp_path, mode, says):
     with pytest.raises(EngineError, match=says), start(mode, tmp_path, start_seconds=1.0):
+        pass
+
+
+def test_a_tokenizer_that_gives_no_count_ends_the_launch(tmp_path):
+    with pytest.raises(EngineError, match=r"tokenizer could not be asked \(KeyError\('count'\)\)"), \
+         start("counts-nothing", tmp_path):
         pass
 
 

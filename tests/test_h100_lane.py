@@ -352,6 +352,9 @@ def test_triton_readiness_counts_a_response_a_token(monkeypatch):
     monkeypatch.setattr(talk, "ask", lambda *a, **k: (200, 'data: {"error": "engine was built for another GPU"}\n\n'))
     with pytest.raises(OSError, match="broke off: engine was built for another GPU"):
         engine(TRITON).complete(server, {"text_input": "x"}, "/p", 1.0)
+    monkeypatch.setattr(talk, "ask", lambda *a, **k: (200, 'data: {"text_output": \n\n'))
+    with pytest.raises(OSError, match="an event that is not JSON"):
+        engine(TRITON).complete(server, {"text_input": "x"}, "/p", 1.0)
 
 
 def test_a_missing_image_is_fetched_before_the_server_starts(artifacts, monkeypatch):

@@ -285,8 +285,8 @@ class Server:
         self.ready_seconds = time.monotonic() - began
         try:
             self.added_tokens = answer["usage"]["prompt_tokens"] - self.engine.count(self, READY_PROMPT)
-        except OSError as error:
-            raise EngineError(f"{self.launch.name}: the server's tokenizer could not be asked ({error}).") from error
+        except (OSError, LookupError, TypeError, ValueError) as error:
+            raise EngineError(f"{self.launch.name}: the server's tokenizer could not be asked ({error!r}).") from error
 
     def prove(self) -> None:
         """Collect the proof; end the launch on a mismatch or an unknown.
@@ -299,7 +299,7 @@ class Server:
             self.version = self.engine.version(self)
             path, body = self.body(READY_PROMPT, 1)
             rows = self.engine.claims(self) + reach.closed(self.engine, self.port, path, body)
-        except (OSError, KeyError, TypeError, IndexError) as error:
+        except (OSError, LookupError, TypeError, ValueError) as error:
             raise EngineError(f"{self.launch.name}: what runs could not be established ({error!r}). The log is "
                               f"{self.process.log}.") from error
         rows += [claim(f"sha256 of {f['path']}", f["sha256"], f["found"], f["checked"])

@@ -62,21 +62,37 @@ def completion(port: int, path: str, key: str, body: dict[str, Any], limit_s: fl
 
     Raises
     ------
-    OSError : as for `ask`, an HTTP error, or a stream without the server's token count.
+    OSError : as for `ask`, an HTTP error, a broken event, or a stream without the server's token count.
     """
     status, text = ask(port, "POST", path, key, body, limit_s)
     if status != 200:
         raise OSError(f"{path} answered {status}: {text[:300]}")
-    events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
-    chunks = [json.loads(event) for event in events if event != "[DONE]"]
-    errors = [chunk["error"] for chunk in chunks if "error" in chunk]       # the status was sent before it went wrong
-    if errors:
-        raise OSError(f"{path} broke off: {errors[0]}"[:300])
-    usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
-    if not usages:
+    chunks = streamed(text, path)
+    usages = [chunk["usage"] for chunk in chunks if isinstance(chunk.get("usage"), dict)]
+    if not usages or not {"prompt_tokens", "completion_tokens"} <= set(usages[-1]):
         raise OSError(f"{path} streamed {len(chunks)} chunks without a token count: {text[:300]}")
     words = [choice.get("text") or "" for chunk in chunks for choice in chunk.get("choices") or ()]
     return {"events": len(chunks), "usage": usages[-1], "text": "".join(words)}
+
+
+def streamed(text: str, path: str) -> list[dict[str, Any]]:
+    """Read the events of a whole stream, its end marker left out.
+
+    Raises
+    ------
+    OSError : an event that is no JSON object, or one that tells an error.
+    """
+    events = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+    try:
+        chunks = [json.loads(event) for event in events if event != "[DONE]"]
+    except ValueError as error:
+        raise OSError(f"{path} streamed an event that is not JSON ({error}): {text[:300]}") from error
+    if not all(isinstance(chunk, dict) for chunk in chunks):
+        raise OSError(f"{path} streamed an event that is no JSON object: {text[:300]}")
+    errors = [chunk["error"] for chunk in chunks if "error" in chunk]       # the status was sent before it went wrong
+    if errors:
+        raise OSError(f"{path} broke off: {errors[0]}"[:300])
+    return chunks
 
 
 def prometheus(text: str) -> dict[str, list[tuple[str, float]]]:

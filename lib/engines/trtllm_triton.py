@@ -227,14 +227,10 @@ class TrtllmTriton(GpuEngine):
         status, text = talk.ask(server.port, "POST", path, None, body, limit_s)
         if status != 200:
             raise OSError(f"{path} answered {status}: {text[:300]}")
-        chunks = [json.loads(line[5:]) for line in text.splitlines() if line.startswith("data:")]
-        errors = [chunk["error"] for chunk in chunks if "error" in chunk]
-        if errors:
-            raise OSError(f"{path} broke off: {errors[0]}"[:300])
-        words = [chunk["text_output"] for chunk in chunks if "text_output" in chunk]
+        words = [chunk["text_output"] for chunk in talk.streamed(text, path) if "text_output" in chunk]
         counted = {"prompt_tokens": self.prompt_tokens(server.launch, body["text_input"]),
                    "completion_tokens": len(words)}         # a response a token, also where its text is still empty
-        return {"events": len(chunks), "usage": counted, "text": "".join(words)}
+        return {"events": len(words), "usage": counted, "text": "".join(words)}
 
     def kv_cache(self, server: Server) -> dict[str, Any] | None:
         """Blocks times tokens of a block, by its own metrics."""
