@@ -210,6 +210,27 @@ def test_an_answer_that_batching_turned_is_counted_and_nobodys(check):
     assert found["mixed"] == {"requests": 4, "equal": 3, "other": 1} and found["turned"] == [""]
 
 
+def test_an_answer_in_turn_that_is_nobodys_is_refused(check):
+    def turned(adapter, place):
+        # Asked so far: the model twice, each of three adapters twice, three in turn.
+        return "turned" if adapter == "adapter-2" and len(server.asked) == 11 else absent(adapter, place)
+
+    server = Told(turned)
+    with pytest.raises(MeasureError, match="asked for adapter-2 in turn with the others, and answered as nobody does"):
+        check(server)
+
+
+@pytest.mark.parametrize("strange, refused", [(2, False), (3, True), (4, True)])
+def test_more_answers_at_once_that_are_nobodys_than_half_are_refused(check, strange, refused):
+    server = Told(lambda adapter, place: f"turned {place}" if place[1] == 4 and place[0] < strange
+                  else absent(adapter, place))
+    if refused:
+        with pytest.raises(MeasureError, match=f"{strange} of 4 requests at once as nobody does alone"):
+            check(server)
+    else:
+        assert check(server)["mixed"] == {"requests": 4, "equal": 2, "other": 2}
+
+
 def test_what_an_engine_takes_that_it_should_not_is_kept(check):
     told = Told(lambda adapter, place: None if adapter == adapters.ABSENT else adapter,
                 takes=lambda name: not name.startswith("rank"))

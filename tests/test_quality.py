@@ -23,6 +23,7 @@ from lib.measure import finance_tasks, quality
 from lib.show import plots_quality
 from tests import mini_study, synthetic
 
+WHOLE_SCORE = scoring.score
 WITH_QUALITY = mini_study.STUDY.replace("context: 512", "context: 1024") + (
     "quality: {texts: 8, tokens: 40, items: 5, seed: 11}\n")
 
@@ -164,12 +165,15 @@ class TestWho:
             scoring.of(self.launch(settings={"kv_cache_dtype": "fp8"}))
         assert scoring.of(self.launch(settings={"kv_cache_dtype": "auto"}))[0].kv is None
 
-    def test_what_cannot_be_scored_says_why(self, monkeypatch):
+    def test_what_cannot_be_scored_says_why(self):
         with pytest.raises(NoValue, match="llama-3-70b-instruct has 141 GB of weights"):
             scoring.of(self.launch(artifact="llama-3-70b-instruct"))
+
+    def test_memory_that_is_short_just_now_is_a_failure_and_no_missing_number(self, tmp_path, monkeypatch):
         monkeypatch.setattr(computer, "free_memory_bytes", lambda: 1_000_000_000)
-        with pytest.raises(NoValue, match=r"needs about \d\.\d GB of memory and 1\.0 GB is free"):
-            scoring.of(self.launch())
+        own, reference = scoring.of(self.launch())
+        with pytest.raises(EngineError, match=r"needs about \d\.\d GB of memory and 1\.0 GB is free just now"):
+            scoring.score(reference, [own], {}, 256, tmp_path / "log", lambda stage: None)
 
     def test_the_key_knows_weights_format_and_texts(self):
         own, reference = scoring.of(self.launch())
@@ -239,6 +243,21 @@ class TestRecords:
         assert said["status"] == "failed" and "texts" not in said
         monkeypatch.setattr(scoring, "score", whole)
         assert quality.take_all("mini", "default")[0]["status"] == "measured"
+
+    def test_a_passing_shortage_of_memory_is_told_and_the_next_run_scores(self, mini, monkeypatch):
+        enough, free = scoring.score, [1_000_000_000]
+        monkeypatch.setattr(computer, "free_memory_bytes", lambda: free[0])
+        monkeypatch.setattr(scoring, "score", WHOLE_SCORE)
+        with pytest.raises(EngineError, match="is free just now"):
+            quality.take_all("mini", "default")
+        said = json.loads(paths.quality("mini", "one").read_text())
+        assert said["status"] == "failed" and "is free just now" in said["reason"]
+        free[0] = 10**15
+        monkeypatch.setattr(scoring, "score", enough)
+        assert [one["status"] for one in quality.take_all("mini", "default")] == ["measured"] * 2
+        free[0] = 1_000_000_000         # what has been scored needs no memory
+        monkeypatch.setattr(scoring, "score", WHOLE_SCORE)
+        assert [one["status"] for one in quality.take_all("mini", "default")] == ["measured"] * 2
 
     def test_two_references_are_scored_at_once_where_the_memory_holds_both(self, mini, monkeypatch):
         cores, model = 6, scoring.Scored(mini_study.ARTIFACT, "float32")
@@ -342,6 +361,31 @@ class TestNumbers:
         assert one["first_divergence"]["value"] == 2.0
         assert one["accuracy"]["value"] == 0.75 and one["accuracy_reference"]["value"] == 0.9
         assert one["accuracy_lost"]["value"] == pytest.approx(0.15) and one["informative"]
+
+    @pytest.mark.parametrize("texts", [9, 10])
+    def test_the_first_divergence_has_a_bootstrap_interval(self, texts):
+        said = scored("x", 0.25)
+        said["texts"] = [said["texts"][0] | {"kl": [0.0] * 12, "agree": [int(k != i) for k in range(12)]}
+                         for i in range(texts)]
+        first = reading.facts({"x": said}, study(), "measured")["launches"]["x"]["first_divergence"]
+        drawn = np.random.default_rng(1).integers(1, texts + 1, (4000, texts))      # the first tokens are 1, 2, 3 ...
+        low, high = np.quantile(np.median(drawn, axis=1), (0.005, 0.995))           # wider than 95 %: few texts
+        assert first["value"] == (texts + 1) / 2 and first["n"] == texts and first["reason"] is None
+        assert first["low"] == pytest.approx(low, abs=1) and first["high"] == pytest.approx(high, abs=1)
+
+    def test_a_first_divergence_whose_limit_lies_beyond_the_texts_says_so(self):
+        # Of ten texts of two tokens two never part: of ten drawn, five never do 33 times in 1000.
+        first = reading.facts({"x": scored("x", 0.25)}, study(), "measured")["launches"]["x"]["first_divergence"]
+        assert (first["value"], first["low"], first["high"]) == (2.0, 2.0, None)
+        assert first["reason"] == "the upper limit lies beyond the 2 tokens of a text"
+        alike = scored("x", 0.25)
+        alike["texts"] = [text | {"agree": [1, 1]} for text in alike["texts"]]
+        never = reading.facts({"x": alike}, study(), "measured")["launches"]["x"]["first_divergence"]
+        assert never["value"] is None and "they never part within 2 tokens" in never["reason"]
+
+    def test_shares_of_right_answers_have_wilsons_interval(self):
+        one = reading.facts({"x": scored("x", 0.25)}, study(), "measured")["launches"]["x"]
+        assert (one["accuracy"]["low"], one["accuracy"]["high"]) == stats.wilson(30, 40)
 
     def test_at_its_floor_the_task_set_ranks_nobody(self):
         said = reading.facts({"x": scored("x", 0.25, right=(12, 12))}, study(), "measured")

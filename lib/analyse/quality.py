@@ -2,10 +2,10 @@
 
 Per token: perplexity, its ratio to the reference's, KL(reference || own) in nats, how often both would say the same
 next word, and where they first part; what of it a quantized KV cache costs is `cachecost`'s. Per item: the share
-answered rightly (the option of highest likelihood). Rules: intervals are bootstraps over texts or items, paired; where
-the reference itself cannot be told from guessing, the task set is uninformative for this model and ranks nobody; a
-contender without a record is missing with its reason. Refused: a record of another study, schema or kind (it is named
-as missing, the others stand).
+answered rightly (the option of highest likelihood). Rules: intervals are bootstraps over texts or items, paired, but
+for shares of right answers, which have Wilson's; where the reference itself cannot be told from guessing, the task set
+is uninformative for this model and ranks nobody; a contender without a record is missing with its reason. Refused: a
+record of another study, schema or kind (it is named as missing, the others stand).
 """
 
 import json
@@ -131,18 +131,34 @@ def _texts(texts: Sequence[Said], mark: str, source: str) -> dict[str, Any]:
     def of(statistic: Any, unit: str) -> Number:
         return from_estimate(stats.bootstrap(parts, statistic), unit, 1.0, mark, source)
 
-    tokens = max((len(t["kl"]) for t in texts), default=0)
-    parted = np.array([t["agree"].index(0) + 1 if 0 in t["agree"] else np.inf for t in texts])
-    first = float(np.median(parted)) if len(parted) else np.inf
-    never = f"in more than half of the texts they never part within {tokens} tokens"
     return {
         "perplexity": of(lambda s: np.exp(s[:, 1] / s[:, 0]), "perplexity"),
         "perplexity_ratio": of(lambda s: np.exp((s[:, 1] - s[:, 2]) / s[:, 0]), "ratio"),
         "kl": of(lambda s: s[:, 3] / s[:, 0], "nats"),
         "agreement": of(lambda s: s[:, 4] / s[:, 0], "share"),
-        "first_divergence": number(first, "tokens", mark, source, n=len(texts),
-                                   reason=None if np.isfinite(first) else never),
+        "first_divergence": _first_divergence(texts, mark, source),
     }
+
+
+def _first_divergence(texts: Sequence[Said], mark: str, source: str) -> Number:
+    """Median over texts of the first token that differs; a text in which none does lies beyond all tokens."""
+    tokens = max((len(t["kl"]) for t in texts), default=0)
+    parted = np.array([t["agree"].index(0) + 1 if 0 in t["agree"] else np.inf for t in texts])
+    places = np.unique(parted)
+
+    def median(counts: Any) -> Any:
+        upto, total = counts.cumsum(axis=1), counts.sum(axis=1)
+        low, high = (places[np.argmax(upto > rank[:, None], axis=1)] for rank in ((total - 1) // 2, total // 2))
+        return np.minimum((low + high) / 2, tokens + 1)     # what lies beyond the texts has no place
+
+    e = stats.bootstrap((parted[:, None] == places).astype(float), median)
+    beyond = f"in more than half of the texts they never part within {tokens} tokens"
+    if e.value is None or e.value > tokens:
+        return number(None, "tokens", mark, source, n=len(texts), reason=e.reason if e.value is None else beyond)
+    high = None if e.high is None or e.high > tokens else e.high
+    open_end = f"the upper limit lies beyond the {tokens} tokens of a text"
+    return number(e.value, "tokens", mark, source, low=e.low, high=high, n=len(texts),
+                  reason=e.reason or (open_end if high is None else None))
 
 
 def _items(items: Sequence[Said], chance: float, mark: str, source: str) -> dict[str, Any]:

@@ -5,8 +5,8 @@ by llama.cpp itself, with the KV cache that the launch keeps; Hugging Face folde
 that the launch computes in. The reference is the 16-bit model that the weights come from, its products in float32
 (llama.cpp: as llama.cpp serves f16, with a 16-bit cache).
 All contenders of one reference are scored in one process, which loads it once.
-Refused, as a number that does not exist: models that no library here loads, quantized KV caches that exist in an engine
-alone, and too little memory for two models.
+Refused, as a number that does not exist: models that no library here loads, and quantized KV caches that exist in an
+engine alone. Refused for now: too little free memory for what is scored together.
 """
 
 import hashlib
@@ -71,8 +71,7 @@ def of(launch: Launch) -> tuple[Scored, Scored]:
 
     Raises
     ------
-    NoValue : its weights are random, no library here loads it or keeps such a KV cache, or the memory does not hold
-        both.
+    NoValue : its weights are random, or no library here loads it or keeps such a KV cache.
     """
     made = build.recipe(launch.artifact)
     if said := build.qualifier(launch.artifact):
@@ -89,15 +88,9 @@ def of(launch: Launch) -> tuple[Scored, Scored]:
             "engine's own log-probabilities, which this study does not collect"
         )
     if made.format.startswith("gguf-"):
-        pair = Scored(launch.artifact, None, kv), Scored(launch.artifact.rpartition("-")[0] + "-f16", None)
-    else:
-        own = launch.settings.get("dtype") or ("bfloat16" if launch.precision == "bf16" else "float32")
-        pair = Scored(launch.artifact, str(own)), Scored(made.source or launch.artifact, "float32")
-    needed, free = needs_bytes(pair), computer.free_memory_bytes()
-    if free < needed:
-        raise NoValue(f"scoring {launch.artifact} beside its reference needs about {needed / 1e9:.1f} GB of memory and "
-                      f"{free / 1e9:.1f} GB is free")
-    return pair
+        return Scored(launch.artifact, None, kv), Scored(launch.artifact.rpartition("-")[0] + "-f16", None)
+    own = launch.settings.get("dtype") or ("bfloat16" if launch.precision == "bf16" else "float32")
+    return Scored(launch.artifact, str(own)), Scored(made.source or launch.artifact, "float32")
 
 
 def needs_bytes(models: Iterable[Scored]) -> float:
@@ -138,8 +131,14 @@ def score(
 
     Raises
     ------
-    EngineError : it failed, with its last words.
+    EngineError : it failed, with its last words; or too little memory is free just now.
     """
+    needed, free = needs_bytes((reference, *owns)), computer.free_memory_bytes()
+    if free < needed:
+        raise EngineError(
+            f"Scoring {', '.join(one.artifact for one in owns)} beside {reference.artifact} needs about "
+            f"{needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB is free just now; free some and run this again."
+        )
     for one in dict.fromkeys((reference, *owns)):
         build.verify(one.artifact)
     python, cores = environments.ensure("quantize"), threads or len(os.sched_getaffinity(0))

@@ -4,9 +4,10 @@ Each adapter is loaded (timed), asked alone and again, asked in turn with the ot
 answer is to one prompt, greedy, so that its hash says whose it is. Then what must be refused is offered: an adapter
 that there is not, one of too high a rank, one for another base model. Last, some are swapped under load (`churn`).
 Refused, for then nothing said of adapters would be true: an answer that is the model's own, two adapters that answer
-alike, one adapter's answer given for another's.
-Kept as findings: what the engine takes that it should not, answers that neither equal nor belong to anyone else, and
-an adapter's answer to a request for the model itself among requests for adapters.
+alike, one adapter's answer given for another's, an answer in turn that nobody gives alone, and more such answers at
+once than batching turns (`TURNED`).
+Kept as findings: what the engine takes that it should not, fewer answers at once that nobody gives alone, and an
+adapter's answer to a request for the model itself among requests for adapters.
 """
 
 import json
@@ -32,6 +33,7 @@ TOKENS = 12  # of an answer: enough to tell nine apart, few enough that batching
 QUESTIONS = 3  # at most, until all answers differ: two short answers may be equal by chance
 AGAIN = 1  # requests for an adapter right after its first
 ROUNDS = 1  # times that all adapters are asked one after the other
+TURNED = 0.5  # of the answers at once, at most, may be nobody's: beyond it, whose they are is proven of too few
 ABSENT = "adapter-99"
 SAID = 300  # characters kept of what an engine says to what it refuses
 
@@ -90,8 +92,9 @@ def check(
     cycled = ask(turns)
     together = [None, *names]
     mixed = ask(together, len(together))
-    _prove(server, turns, cycled, known)
+    _none_strange(server, _prove(server, turns, cycled, known)[0])
     strange, instead = _prove(server, together, mixed, known)
+    _few_strange(server, strange, len(together))
     firsts = alone[:: 1 + AGAIN]
     return {
         "rank": inside.rank(str(server.launch.settings["adapters"])),
@@ -206,6 +209,26 @@ def _prove(
         elif owner[found] != name:
             instead.append(str(owner[found]))
     return strange, instead
+
+
+def _none_strange(server: Server, strange: Sequence[str]) -> None:
+    """Refuse an answer in turn that nobody gives alone: asked one at a time, no batch can have turned it."""
+    if strange:
+        raise MeasureError(
+            f"{server.model} was asked for {', '.join(dict.fromkeys(strange))} in turn with the others, and answered "
+            "as nobody does alone: a switch leaves something of another adapter behind, or its answers do not repeat. "
+            "Nothing was measured with them."
+        )
+
+
+def _few_strange(server: Server, strange: Sequence[str], asked: int) -> None:
+    """Refuse answers at once of which too many are nobody's."""
+    if len(strange) > TURNED * asked:
+        whose = ", ".join(name or "the model itself" for name in strange)
+        raise MeasureError(
+            f"{server.model} answered {len(strange)} of {asked} requests at once as nobody does alone (for {whose}): "
+            "more than batching turns, so nothing proves which adapter answered. Nothing was measured with them."
+        )
 
 
 def _refusals(server: Server, ask: Any, known: dict[str | None, str]) -> list[dict[str, Any]]:
