@@ -94,9 +94,10 @@ def test_vllm_0_6_2_command():
     model = str(paths.ARTIFACTS / "llama-3-70b-instruct")
     assert argv == [
         str(paths.VENVS / "vllm-0.6.2/bin/vllm"), "serve", model, "--served-model-name", "vllm-0.6.2-fp16",
-        "--host", "127.0.0.1", "--port", "8000", "--tensor-parallel-size", "8", "--distributed-executor-backend", "mp",
-        "--dtype", "float16", "--kv-cache-dtype", "auto", "--max-model-len", "8192", "--max-num-seqs", "256",
-        "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.9", "--seed", "0",
+        "--middleware", "whole_key.Door", "--host", "127.0.0.1", "--port", "8000",
+        "--tensor-parallel-size", "8", "--distributed-executor-backend", "mp", "--dtype", "float16",
+        "--kv-cache-dtype", "auto", "--max-model-len", "8192", "--max-num-seqs", "256", "--max-num-batched-tokens",
+        "8192", "--gpu-memory-utilization", "0.9", "--seed", "0",
         "--enable-chunked-prefill", "False", "--num-scheduler-steps", "1", "--swap-space", "4",
         "--disable-log-requests",
     ]
@@ -248,7 +249,10 @@ def test_a_launch_may_run_in_a_python_of_the_users_own():
     boxed = OLD.model_copy(update={"container": Container(runtime="docker", image="vllm/vllm-openai:v0.6.2")})
     argv = engine(boxed).runs(boxed, 8000)
     assert after(argv, "--entrypoint") == "vllm" and argv[argv.index("vllm/vllm-openai:v0.6.2") + 1] == "serve"
-    assert "VLLM_API_KEY" in argv and "PYTHONPATH" not in argv
+    assert "VLLM_API_KEY" in argv
+    # The door is all that an image is shown of ours; one that needs no door keeps its own Python's path.
+    assert engine(boxed).variables(boxed, "key")["PYTHONPATH"] == str(paths.ROOT / "lib/engines/door")
+    assert "PYTHONPATH" in argv and "PYTHONPATH" not in engine(TRITON).runs(TRITON, 8000)
     with pytest.raises(ConfigError, match="names both `python` and `container`"):
         engine(boxed).check(boxed.model_copy(update={"python": "/opt/vllm/bin/python"}))
     with pytest.raises(ConfigError, match="envs/ holds no lock of TensorRT-LLM 0.12.0"):

@@ -131,9 +131,12 @@ class GpuEngine(Engine):
         argv = self.command(launch, port)
         if launch.container is None:
             return argv
-        # An image knows where its own Python's packages are.
-        names = {name: "" for name, value in self.variables(launch, "").items() if value or name not in OWN_PYTHON}
+        names = dict.fromkeys(self.handed(launch), "")
         return containers.wrap(launch.container, argv, names, folders(), container_name(launch), cores.share()[0])
+
+    def handed(self, launch: Launch) -> list[str]:
+        """Name the variables that a container is given; its image knows where its own Python's packages are."""
+        return [name for name, value in self.variables(launch, "").items() if value or name not in OWN_PYTHON]
 
     def variables(self, launch: Launch, key: str) -> dict[str, str]:
         """Environment variables of the server."""

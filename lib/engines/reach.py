@@ -33,8 +33,10 @@ def closed(engine: Any, port: int, path: str, body: dict[str, Any]) -> list[dict
     if not engine.keyed:
         return [claim("listens at", LOOPBACK, computer.listens_at(port), "/proc/net/tcp")]
     paths = [path, *([engine.unasked] if engine.unasked else [])]
-    return [claim("status without the key", 401, talk.ask(port, "POST", one, None, body, limit_s=60.0)[0], f"POST {one}")
-            for one in paths]
+    return [
+        claim("status without the key", 401, talk.ask(port, "POST", one, None, body, limit_s=60.0)[0], f"POST {one}")
+        for one in paths
+    ]
 
 
 def check(engine: Any, launch: Launch) -> None:

@@ -45,6 +45,11 @@ class Rehearsed(GpuEngine):
         """Let the stand-in find itself; no container is told of it."""
         return super().variables(launch, key) | HERE
 
+    def handed(self, launch: Launch) -> list[str]:
+        """Name what the real engine hands its container."""
+        real = super().variables(launch, "")
+        return [name for name in super().handed(launch) if name not in HERE or real[name]]
+
     def absent(self, launch: Launch) -> str | None:
         """A stand-in runs anywhere."""
         return None
