@@ -13,7 +13,7 @@ from lib.show import pictures
 # Files that take longest. A file runs on one worker, so these come first and the short ones fill what is left. What
 # times requests to the millisecond stands behind the page's files: `test_make` starts a real engine beside them.
 FIRST = ("test_make", "test_article", "test_lint", "test_explorer", "test_publish", "test_plots", "test_quality",
-         "test_session", "test_rehearse", "test_slurm", "test_torture", "test_loads", "test_limits",
+         "test_session", "test_rehearse", "test_fuzz", "test_slurm", "test_torture", "test_loads", "test_limits",
          "test_stand_in_node", "test_inside")  # fmt: skip
 
 

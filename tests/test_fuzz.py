@@ -1,0 +1,23 @@
+"""A hundred thousand random streams over the parser and the decoder; `make torture` goes on to a million."""
+
+import pytest
+
+from tests.torture import streams
+
+INPUTS = 100_000
+
+
+@pytest.mark.slow
+def test_random_streams_are_read_alike_however_they_are_cut_and_crash_nothing():
+    found = streams.fuzz(INPUTS, 3)
+    assert found["failures"] == 0 and found["inputs"] == INPUTS, found["wrong"]
+    assert found["grown_mb"] < 50
+
+
+def test_a_parser_that_depends_on_the_cut_is_found(monkeypatch):
+    class Forgetful(streams.SseParser):
+        def feed(self, stamp, data):
+            return super().feed(stamp, data.rstrip(b"\n") if len(data) < 9 else data)
+
+    monkeypatch.setattr(streams, "SseParser", Forgetful)
+    assert streams.fuzz(200, 3)["failures"] > 5
