@@ -59,7 +59,12 @@ def test_prefix_caches_are_off_unless_wanted():
 
 
 def test_int4_weights_meet_16_bit_activations_everywhere():
-    assert registry.engine("vllm-cpu").variables(VLLM, "k")["VLLM_CPU_INT4_W4A8"] == "0"
+    vllm = registry.engine("vllm-cpu")
+    assert vllm.variables(VLLM, "k")["VLLM_CPU_INT4_W4A8"] == "0"
+    int4 = next(launch for launch in LAUNCHES if launch.precision == "int4")
+    vllm.check(int4)
+    with pytest.raises(ConfigError, match="float32 with int4.* Write dtype: bfloat16"):
+        vllm.check(changed(int4, dtype="float32"))
 
 
 @pytest.mark.parametrize("flags, runs", [({"avx2", "fma"}, False),

@@ -302,7 +302,7 @@ def test_steps_are_made_once_and_know_each_other(artifacts):
 
 def test_a_failed_step_is_told_with_its_last_words_and_the_others_are_kept(artifacts):
     broken = [STEPS_OF_TWO[0], Step("second", ((sys.executable, "-c", "raise SystemExit('engine needs 8 GPUs')"),))]
-    with pytest.raises(EngineError, match="second failed; its last words: engine needs 8 GPUs"):
+    with pytest.raises(EngineError, match="second failed. Its last words: engine needs 8 GPUs"):
         make(broken)
     first = made.places(OLD, "v", broken)[0]
     assert (first / "manifest.json").exists()
@@ -365,7 +365,7 @@ def test_a_missing_image_is_fetched_before_the_server_starts(artifacts, monkeypa
     monkeypatch.setattr(containers, "present", lambda container: [sys.executable, "-c", "raise SystemExit(1)"])
     failing = [sys.executable, "-c", "print('no such image'); exit(1)"]
     monkeypatch.setattr(containers, "pulling", lambda container: failing)
-    with pytest.raises(EngineError, match="fetching its image failed; its last words: no such image"):
+    with pytest.raises(EngineError, match="fetching its image failed. Its last words: no such image"):
         engine(TRITON).prepare(TRITON, lambda stage: None)
     monkeypatch.setattr(containers, "present", lambda container: ["/no/such/docker"])
     with pytest.raises(EngineError, match="runs in docker, which cannot be asked for its images"):

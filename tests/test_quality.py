@@ -533,9 +533,11 @@ def number(value, spread=0.0):
 
 
 @pytest.mark.engines
-@pytest.mark.parametrize("artifact", ["smollm2-135m-gguf-q8_0", "smollm2-135m-int8"])
-def test_real_weights_by_their_own_library(artifact, tmp_path):
-    kind = None if "gguf" in artifact else "float32"
+@pytest.mark.parametrize(("artifact", "served"), [
+    ("smollm2-135m-gguf-q8_0", None), ("smollm2-135m-int8", "float32"), ("smollm2-135m-int8", "bfloat16"),
+    ("smollm2-135m-int4", "bfloat16")])
+def test_real_weights_by_their_own_library(artifact, served, tmp_path):
+    kind = None if served is None else "float32"
     reference = scoring.Scored("smollm2-135m-gguf-f16" if kind is None else "smollm2-135m-bf16", kind)
     for name in (artifact, reference.artifact, "smollm2-135m-bf16"):
         build.build(name)
@@ -545,7 +547,8 @@ def test_real_weights_by_their_own_library(artifact, tmp_path):
     options = [tokenizer.encode(word).ids for word in (" Madrid", " Tuesday")]
     asked = {"texts": [text], "documents": [text[:-2]],
              "items": [{"document": 0, "question": text[-2:], "options": options}]}
-    found = scoring.score(reference, [scoring.Scored(artifact, kind)], asked, 256, tmp_path / "log", lambda stage: None)
+    own = scoring.Scored(artifact, served)
+    found = scoring.score(reference, [own], asked, 256, tmp_path / "log", lambda stage: None)
     one, item = found["models"][0]["texts"][0], found["models"][0]["items"][0]
     assert len(one["kl"]) == len(text) - 1
     assert 0 < np.mean(one["kl"]) < 0.2 and np.mean(one["agree"]) > 0.7

@@ -172,10 +172,10 @@ def test_a_stand_in_keeps_it(version, here, monkeypatch):
 @pytest.mark.parametrize(
     ("fail", "says"),
     [
-        ("oom", "CUDA out of memory"),
-        ("other-gpu", "no kernel image"),
-        ("options", "unrecognized arguments"),
-        ("nccl-hang", "not ready within .*NCCL INFO"),
+        ("oom", "a GPU ran out of memory .*CUDA out of memory.* `make doctor` who else holds memory"),
+        ("other-gpu", "built for another GPU .*no kernel image.*Remove what was made for it under artifacts/"),
+        ("options", "does not know an option .*unrecognized arguments.*another version than the config names"),
+        ("nccl-hang", "not ready within .*its ranks wait for each other .*NCCL INFO.*the links between the GPUs"),
         ("worker-dies@2", "worker process died|broke off|ended by itself"),
         ("stream-error@2", "not ready within"),
     ],

@@ -267,7 +267,7 @@ class Server:
             left = limit - (time.monotonic() - began)
             if left <= 0:
                 raise EngineError(
-                    f"{self.model} was not ready within {limit:g} s ({said}). Its last words: {self.process.tail()} "
+                    f"{self.model} was not ready within {limit:g} s ({said}). {self.process.why()} "
                     f"Raise start_seconds in its config on a slow computer; the whole log is {self.process.log}."
                 )
             progress(f"starting {self.model}, at most {limit:g} s")

@@ -293,7 +293,7 @@ def _run(artifact: str, python: Path, out: Path, log: Path, progress: Callable[[
             late = f"The recipe of {artifact} did not end within {limit:g} s. Its log is {log}."
             raise EngineError(late) from None
         if status:
-            raise EngineError(f"Artifact {artifact} could not be built; its recipe's last words: {process.tail()} "
+            raise EngineError(f"Artifact {artifact} could not be built: its recipe failed. {process.why()} "
                               f"The log is {log}.")
 
 

@@ -141,8 +141,8 @@ def _run(launch: Launch, step: Step, argv: list[str], variables: dict[str, str],
             late = f"{launch.name}: {step.what} did not end within {step.limit_s:g} s. Its log: {log}."
             raise EngineError(late) from None
         if status:
-            raise EngineError(f"{launch.name}: {step.what} failed; its last words: {process.tail()} The log is {log}. "
-                              "Mend the cause and run the same command again: steps before this one are kept.")
+            raise EngineError(f"{launch.name}: {step.what} failed. {process.why()} The log is {log}. Steps "
+                              "before this one are kept: once the cause is mended, run the same command again.")
 
 
 def verify(target: Path) -> dict[str, Any]:

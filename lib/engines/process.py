@@ -17,12 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lib.engines import causes
 from lib.errors import EngineError
 
 GUARD = Path(__file__).with_name("guard.py")
 END_S = 30.0                # for the guard to end everything; its own patience is 8 s
-TAIL_LINES = 12
-TAIL_CHARACTERS = 300       # of a line: vLLM logs its whole configuration in one
 # Another environment's interpreter looks into its own packages only, and keeps compiled modules: without them every
 # start of vLLM compiles some thousand files in each of its processes, which takes minutes on two cores.
 OWN_PYTHON = {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}
@@ -133,15 +132,15 @@ class Process:
 
         Raises
         ------
-        EngineError : with its status and the last lines of its log.
+        EngineError : with its status, and the cause or the last lines of its log.
         """
         # The guard needs a moment to clear away what a dead server leaves; the server's own death is seen at once.
         if self.status is None and not _dead(self.pid):
             return
         with suppress(subprocess.TimeoutExpired):
             self._guard.wait(END_S)
-        raise EngineError(f"The server ended by itself ({_means(self.status)}). Its last words: {self.tail()} "
-                          f"The whole log is {self.log}.")
+        raise EngineError(f"The server ended by itself ({_means(self.status)}). {self.why()} The whole log is "
+                          f"{self.log}.")
 
     def text(self) -> str:
         """Return what this start has printed so far, without colours."""
@@ -151,8 +150,11 @@ class Process:
 
     def tail(self) -> str:
         """Return the last lines of the log as one line of prose."""
-        lines = [line.strip() for line in self.text().replace("\r", "\n").splitlines() if line.strip()]
-        return " / ".join(line[:TAIL_CHARACTERS] for line in lines[-TAIL_LINES:])
+        return causes.words(self.text())
+
+    def why(self) -> str:
+        """Tell why it failed, as far as its log does."""
+        return causes.why(self.text())
 
     def stop(self) -> None:
         """End the command and everything it started; return when nothing is left. May be called twice."""

@@ -169,9 +169,8 @@ def score(
                 raise EngineError(late) from None
             if status:
                 refused = re.findall(r"^refused: (.*)$", process.text(), re.M)
-                said = refused[-1] if refused else process.tail() or "it said nothing"
-                raise EngineError(f"{reference.artifact} and what comes from it could not be scored: {said} "
-                                  f"The log is {log}.")
+                raise EngineError(f"{reference.artifact} and what comes from it could not be scored: "
+                                  f"{refused[-1] if refused else process.why()} The log is {log}.")
         return dict(json.loads(out.read_text()))
 
 

