@@ -533,10 +533,11 @@ def number(value, spread=0.0):
 
 
 @pytest.mark.engines
-@pytest.mark.parametrize(("artifact", "served"), [
-    ("smollm2-135m-gguf-q8_0", None), ("smollm2-135m-int8", "float32"), ("smollm2-135m-int8", "bfloat16"),
-    ("smollm2-135m-int4", "bfloat16")])
-def test_real_weights_by_their_own_library(artifact, served, tmp_path):
+@pytest.mark.parametrize(("artifact", "served", "most", "alike"), [
+    ("smollm2-135m-gguf-q8_0", None, 0.2, 0.7), ("smollm2-135m-int8", "float32", 0.2, 0.7),
+    ("smollm2-135m-int8", "bfloat16", 0.2, 0.7),
+    ("smollm2-135m-int4", "bfloat16", 1, 0.4)])    # rounding to 4 bits costs a model this small 0.62 nats here
+def test_real_weights_by_their_own_library(artifact, served, most, alike, tmp_path):
     kind = None if served is None else "float32"
     reference = scoring.Scored("smollm2-135m-gguf-f16" if kind is None else "smollm2-135m-bf16", kind)
     for name in (artifact, reference.artifact, "smollm2-135m-bf16"):
@@ -551,7 +552,7 @@ def test_real_weights_by_their_own_library(artifact, served, tmp_path):
     found = scoring.score(reference, [own], asked, 256, tmp_path / "log", lambda stage: None)
     one, item = found["models"][0]["texts"][0], found["models"][0]["items"][0]
     assert len(one["kl"]) == len(text) - 1
-    assert 0 < np.mean(one["kl"]) < 0.2 and np.mean(one["agree"]) > 0.7
+    assert 0 < np.mean(one["kl"]) < most and np.mean(one["agree"]) > alike
     for which in ("logp", "logp_reference"):
         assert all(value <= 0 for value in one[which])
         assert item[which][0] > item[which][1] + 1          # Madrid, in both precisions

@@ -75,6 +75,12 @@ def test_a_line_or_event_beyond_the_limit_is_refused(chunk):
             parser.feed(1, chunk[i : i + 7])
 
 
+@pytest.mark.parametrize("chunk", [b": " + b"x" * 100 + b"\n\n", LONG + b"\n\n", b"id: " + LONG + b"\n\n"])
+def test_a_line_beyond_the_limit_is_refused_in_one_read_as_in_many(chunk):
+    with pytest.raises(EventTooLong, match="limit of 50"):
+        SseParser(limit=50).feed(0, chunk)
+
+
 @pytest.mark.parametrize("line", [b"x" * 997, b"data:\n", b"data: x\n", b"event: x\n", b": ping\n", b"\r"])
 def test_memory_is_bounded_whatever_comes_without_an_end(line):
     parser = SseParser(limit=20_000)

@@ -101,10 +101,10 @@ class SseParser:
         return events
 
     def _field(self, line: bytes) -> None:
+        if len(line) > self._limit:  # of a comment too: cut into reads it would be refused while it grows
+            raise self._too_long(len(line))
         if line[:1] == b":":
             return
-        if len(line) > self._limit:
-            raise self._too_long(len(line))
         field, _, value = line.partition(b":")
         if value[:1] == b" ":
             value = value[1:]
