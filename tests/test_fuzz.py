@@ -11,7 +11,7 @@ INPUTS = 100_000
 def test_random_streams_are_read_alike_however_they_are_cut_and_crash_nothing():
     found = streams.fuzz(INPUTS, 3)
     assert found["failures"] == 0 and found["inputs"] == INPUTS, found["wrong"]
-    assert found["grown_mb"] < 20
+    assert found["grown_mb"] < 100  # a kilobyte of each input kept would be found
 
 
 def test_a_parser_that_depends_on_the_cut_is_found(monkeypatch):
@@ -28,8 +28,8 @@ def test_a_parser_that_keeps_what_it_read_is_found(monkeypatch):
 
     class Hoarding(streams.SseParser):
         def feed(self, stamp, data):
-            kept.append(bytes(data) * 40)
+            kept.append(bytes(data) * 200)
             return super().feed(stamp, data)
 
     monkeypatch.setattr(streams, "SseParser", Hoarding)
-    assert streams.fuzz(1000, 3)["grown_mb"] > 20
+    assert streams.fuzz(1000, 3)["grown_mb"] > 100
