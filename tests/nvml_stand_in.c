@@ -1,6 +1,7 @@
 /* A stand-in for NVIDIA's management library: two GPUs whose numbers are known. The binding loads it by its true name.
  *
- * STAND_IN_NVML says what is wrong with it: "none" no driver, "hot" GPU 1 is throttled, "busy" GPU 0 runs process 4242,
+ * STAND_IN_NVML says what is wrong with it: "none" no driver, "hot" GPU 1 is throttled, "busy" GPU 0 runs process 4242, "lying" GPU 1
+ * has had a memory error, "fast" its ECC is off, "split" it is in MIG mode,
  * "unlinked" no NVLink, "old" a driver for CUDA 11, "shy" a driver that tells only names and memory.
  * STAND_IN_CUDA is the newest CUDA it runs, 12050 without it. Structures and numbers after nvml.h; energy and link counters grow with every reading.
  */
@@ -45,6 +46,7 @@ Return nvmlDeviceGetHandleByIndex_v2(unsigned i, Device *d) {
     return SUCCESS;
 }
 Return nvmlDeviceGetName(Device d, char *to, unsigned room) { (void)d; return text(to, room, "NVIDIA H100 80GB HBM3"); }
+Return nvmlDeviceGetUUID(Device d, char *to, unsigned room) { return text(to, room, number(d) ? "GPU-bb22" : "GPU-aa11"); }
 Return nvmlDeviceGetMemoryInfo(Device d, Memory *m) {
     m->total = 85899345920ull;
     m->used = is("busy") && !number(d) ? 40000000000ull : 500000000ull;
@@ -74,9 +76,9 @@ Return nvmlDeviceGetCurrentClocksThrottleReasons(Device d, unsigned long long *b
 Return nvmlDeviceGetCurrentClocksEventReasons(Device d, unsigned long long *bits) { return nvmlDeviceGetCurrentClocksThrottleReasons(d, bits); }
 Return nvmlDeviceGetTemperature(Device d, int sensor, unsigned *c) { SHY; (void)sensor; *c = 45 + 40 * (is("hot") && number(d)); return SUCCESS; }
 Return nvmlDeviceGetUtilizationRates(Device d, Use *u) { SHY; (void)d; u->gpu = 90; u->memory = 50; return SUCCESS; }
-Return nvmlDeviceGetEccMode(Device d, int *now, int *next) { SHY; (void)d; *now = *next = 1; return SUCCESS; }
-Return nvmlDeviceGetTotalEccErrors(Device d, int type, int since, unsigned long long *n) { SHY; (void)d; (void)type; (void)since; *n = 0; return SUCCESS; }
-Return nvmlDeviceGetMigMode(Device d, unsigned *now, unsigned *next) { SHY; (void)d; *now = *next = 0; return SUCCESS; }
+Return nvmlDeviceGetEccMode(Device d, int *now, int *next) { SHY; *now = *next = !(is("fast") && number(d)); return SUCCESS; }
+Return nvmlDeviceGetTotalEccErrors(Device d, int type, int since, unsigned long long *n) { SHY; (void)type; (void)since; *n = 3 * (is("lying") && number(d)); return SUCCESS; }
+Return nvmlDeviceGetMigMode(Device d, unsigned *now, unsigned *next) { SHY; *now = *next = is("split") && number(d); return SUCCESS; }
 Return nvmlDeviceGetComputeRunningProcesses_v3(Device d, unsigned *count, Process *p) {
     SHY;
     unsigned has = is("busy") && !number(d) ? 1 : 0;

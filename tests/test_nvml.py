@@ -32,15 +32,16 @@ def library(tmp_path_factory):
     return folder
 
 
-def asked(library, expression, mood=""):
+def asked(library, expression, mood="", **more):
     """Value of an expression over `found` (what `nvml.opened` gives) in a process that loads the stand-in."""
     code = (
         "import json, sys\nfrom lib import config\nfrom lib.engines import doctor, nvml\n"
         f"with nvml.opened() as found: print(json.dumps({expression}))"
     )
     environment = os.environ | {
-        "LD_LIBRARY_PATH": str(library), "STAND_IN_NVML": mood, "PYTHONPATH": os.pathsep.join(sys.path)
-    }  # fmt: skip
+        "LD_LIBRARY_PATH": str(library), "STAND_IN_NVML": mood, "PYTHONPATH": os.pathsep.join(sys.path),
+        "CUDA_VISIBLE_DEVICES": "0,1",
+    } | more  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=paths.ROOT, capture_output=True, text=True, check=False
     )
@@ -81,6 +82,30 @@ def test_what_a_gpu_does_not_tell_is_absent_and_never_zero(library):
     assert about["power_limit_w"] is None and about["links"] is None and about["ecc"] is None
 
 
+@pytest.mark.parametrize(("choice", "powers"), [
+    ("0", [350]), ("1", [351]), ("1,0", [351, 350]), ("GPU-bb", [351]), ("GPU-aa11,GPU-bb22", [350, 351]),
+    (" 1 ", [351]), ("1,7,0", [351]), ("0,0", [350])])                                          # what follows a bad one is not seen
+def test_only_the_gpus_that_are_lent_are_looked_at(library, choice, powers):
+    found = asked(library, "found.sample()", CUDA_VISIBLE_DEVICES=choice)
+    assert [found[f"gpu{i}_power_w"] for i in range(len(powers))] == powers
+    assert f"gpu{len(powers)}_power_w" not in found
+
+
+@pytest.mark.parametrize("choice", ["", "-1", "7", "GPU-", "GPU-cc"])
+def test_a_choice_that_shows_no_gpu_is_said(library, choice):
+    said = "CUDA_VISIBLE_DEVICES, shows no GPU"
+    assert said in asked(library, "found", CUDA_VISIBLE_DEVICES=choice)
+
+
+def test_an_engine_on_one_gpu_is_watched_on_one(library):
+    assert {name[:4] for name in asked(library, "found.first(1).sample()")} == {"gpu0"}
+    assert asked(library, "found.first(0).sample()") == {}
+
+
+def test_other_work_on_a_gpu_that_the_profile_does_not_use_is_no_trouble(library):
+    assert findings(library, "hot", gpus=1)["clocks"][0] == "ok"
+
+
 def test_no_driver_is_said(library):
     assert "no NVIDIA driver answers" in asked(library, "found", "none")
 
@@ -111,6 +136,9 @@ def test_a_sound_node_has_no_finding(library):
         ("hot", "power limit", "doubt", "below its default on GPU 1"),
         ("busy", "other work on the GPUs", "wrong", "end what is yours"),
         ("unlinked", "NVLink", "wrong", "fabric manager"),
+        ("lying", "ECC errors", "wrong", "take another node"),
+        ("fast", "ECC", "doubt", "nvidia-smi -e 1"),
+        ("split", "MIG", "wrong", "a node without MIG"),
         ("none", "GPUs", "wrong", "a node with 2 GPUs"),
     ],
 )

@@ -51,8 +51,8 @@ SEEN = {
     "capacity_next capacity_next_answer capacity_by_medians cost",
     "comparisons": "a b metric level ratio low high p_holm noise_floor verdict",
     "quality": "launch reference perplexity perplexity_ratio kl kl_low kl_high agreement first_divergence accuracy "
-    "accuracy_reference accuracy_lost reason",
-    "tradeoff": "launch kl kl_low kl_high output_tok_s weights cost dominated_by judged",
+    "accuracy_reference accuracy_lost note reason",
+    "tradeoff": "launch kl kl_low kl_high output_tok_s weights cost dominated_by judged note",
 }
 
 

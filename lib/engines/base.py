@@ -158,6 +158,10 @@ class Engine(Inside):
         """
         return talk.completion(server.port, path, server.key, body, limit_s)
 
+    def gpus(self, launch: Launch) -> int:
+        """GPUs of the node that the launch uses."""
+        return 0
+
     def metrics_port(self, port: int) -> int:
         """Port of the server's metrics."""
         return port

@@ -98,6 +98,13 @@ def present(container: Container) -> list[str] | None:
     return ["docker", "image", "inspect", reference(container)] if container.runtime == "docker" else None
 
 
+def identity(container: Container) -> list[str] | None:
+    """Return the argument list that prints the id and the digests of the image here; None where no one tells."""
+    if container.runtime != "docker":
+        return None
+    return ["docker", "image", "inspect", "--format", '{{.Id}} {{join .RepoDigests " "}}', reference(container)]
+
+
 def main_process(container: Container, name: str) -> list[str] | None:
     """Return the argument list that prints the process id of the container's first process.
 

@@ -9,6 +9,7 @@ may suffer), `wrong` (launches will fail) or `unknown`. Rule: every finding that
 import os
 import re
 import resource
+import shlex
 import shutil
 import socket
 import subprocess
@@ -20,8 +21,9 @@ from typing import Any
 
 from lib import config, paths
 from lib.config import Launch, Study
-from lib.engines import build, cards, computer, nvml
+from lib.engines import build, cards, computer, containers, nvml
 from lib.errors import ConfigError, tell
+from lib.launches import Container
 
 OK, DOUBT, WRONG, UNKNOWN = "ok", "doubt", "wrong", "unknown"
 CUDA = {  # what each engine version was built for; a driver of the same major version runs it
@@ -68,7 +70,7 @@ def gpus(study: Study, launches: list[Launch]) -> Iterator[Finding]:
         yield from _driver(found.driver(), launches)
         if wanted > 1:
             yield _links(about, found.unlinked())
-        yield from _health(about)
+        yield from _health(about[: wanted or None])
 
 
 def _count(about: list[dict[str, Any]], study: Study) -> Finding:
@@ -163,44 +165,43 @@ def _files(study: Study, launches: list[Launch]) -> Iterator[Finding]:
     free = shutil.disk_usage(place).free
     absent = sorted({name for launch in launches for name in build.of(launch)
                      if not (paths.ARTIFACTS / name).exists()})  # fmt: skip
-    needed = sum(build.recipe(name).bytes for name in absent)
+    given = [name for name in absent if build.recipe(name).fetched] if os.environ.get(build.MODELS_ENV) else []
+    needed = sum(build.recipe(name).bytes for name in absent if name not in given)  # a user's folder is linked to
     yield _if(free < needed, "disk", f"{free / 1e9:.0f} GB free", WRONG, f"{len(absent)} model(s) are missing and need "
               f"about {needed / 1e9:.0f} GB: free some, or make artifacts/ a link to a larger disk")  # fmt: skip
     yield _if(absent, "model files", f"missing: {', '.join(absent)}" if absent else "all there", DOUBT,
               "make report fetches or builds them first; on a cluster do it before the node is paid for")  # fmt: skip
     gated = "llama" in study.model.licence.lower()
     token = bool(os.environ.get("HF_TOKEN")) or (Path.home() / ".cache" / "huggingface" / "token").exists()
-    if gated and absent and study.hardware.gpus:
+    if gated and set(absent) - set(given) and study.hardware.gpus:
         yield _if(not token, "licence gate", "a token is set" if token else "no token", WRONG, f"{study.model.name} is "
                   "gated: accept its licence on its page, then set HF_TOKEN, or put the files in place")  # fmt: skip
 
 
 def _containers(launches: list[Launch]) -> Iterator[Finding]:
     """Runtimes and images that launches name."""
-    named = {(c.runtime, c.image) for launch in launches if (c := launch.container)}
-    for runtime, image in sorted(named):
-        program = RUNTIMES[runtime]
+    named = {(c.runtime, c.image, c.digest): c for launch in launches if (c := launch.container)}
+    for _, container in sorted(named.items(), key=lambda item: str(item[0])):
+        program = RUNTIMES[container.runtime]
         if not shutil.which(program):
-            yield Finding(f"image {image}", WRONG, f"{program} is not on the PATH", f"install or load it (module load "
-                          f"{program}), or give these launches `python`, an environment of their own")  # fmt: skip
+            way_out = f"install or load it (module load {program}), or give these launches a `python` of their own"
+            yield Finding(f"image {container.image}", WRONG, f"{program} is not on the PATH", way_out)
         else:
-            yield _image(runtime, image)
+            yield _image(container)
 
 
-def _image(runtime: str, image: str) -> Finding:
-    what = f"image {image}"
-    if runtime == "docker":
-        there = _ends_well(["docker", "image", "inspect", image])
-        said = "pulled" if there else "not pulled"
-        return _if(not there, what, said, DOUBT, f"docker pull {image}, before the node is paid for")
-    if runtime == "enroot":
-        there = image in _says(["enroot", "list"]).split()
-        said = "made" if there else "not made"
-        return _if(not there, what, said, WRONG, f"enroot import docker://... and enroot create --name {image}")
-    if "://" in image:
-        return Finding(what, DOUBT, "is fetched at the start", "fetch a file first (apptainer pull, enroot import)")
-    there = Path(image).exists()
-    return _if(not there, what, "there" if there else "no such file", WRONG, "pull or import it to that path first")
+def _image(container: Container) -> Finding:
+    """Whether the image is at hand: a file on the disk, one that docker has, else fetched when the server starts."""
+    what = f"image {container.image}"
+    if container.image.startswith("/"):
+        there = Path(container.image).exists()
+        return _if(not there, what, "there" if there else "no such file", WRONG, "pull or import it to that path first")
+    fetch = f"{shlex.join(containers.pulling(container))}, before the node is paid for"
+    asked = containers.present(container)
+    if asked is None:
+        return Finding(what, DOUBT, "is fetched at the start", f"{fetch}; or name an image file by its path")
+    there = _ends_well(asked)
+    return _if(not there, what, "pulled" if there else "not pulled", DOUBT, fetch)
 
 
 def _limits() -> Iterator[Finding]:
@@ -244,13 +245,6 @@ def _ends_well(command: list[str]) -> bool:
         return not subprocess.run(command, capture_output=True, timeout=COMMAND_S, check=False).returncode
     except (OSError, subprocess.TimeoutExpired):
         return False
-
-
-def _says(command: list[str]) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
 
 
 def recorded(study: Study, launch: Launch) -> list[dict[str, str]]:

@@ -20,6 +20,7 @@ from lib.engines import build, cards, computer, containers, cores, flags, made
 from lib.engines.base import Engine, Server, Tell
 from lib.engines.inside import with_adapters
 from lib.engines.made import Step
+from lib.engines.nvml import CHOICE
 from lib.engines.process import OWN_PYTHON
 from lib.errors import ConfigError, EngineError
 from lib.launches import Container
@@ -27,6 +28,7 @@ from lib.launches import Container
 QUIET = {
     # Nothing may leave the node, and no package of the user's home may come in.
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "PYTHONNOUSERSITE": "1",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",      # the driver's own order, in which telemetry and doctor count too
 }
 
 
@@ -136,7 +138,8 @@ class GpuEngine(Engine):
 
     def handed(self, launch: Launch) -> list[str]:
         """Name the variables that a container is given; its image knows where its own Python's packages are."""
-        return [name for name, value in self.variables(launch, "").items() if value or name not in OWN_PYTHON]
+        named = self.variables(launch, "").items()
+        return [name for name, value in named if value or name not in OWN_PYTHON] + _chosen()
 
     def variables(self, launch: Launch, key: str) -> dict[str, str]:
         """Environment variables of the server."""
@@ -148,7 +151,8 @@ class GpuEngine(Engine):
 
     def made(self, launch: Launch) -> list[Path]:
         """Return the folder of each step."""
-        return made.places(launch, self.version_key, self.steps(launch))
+        steps = self.steps(launch)
+        return made.places(launch, self.version_key, steps, _kind(steps))
 
     def commands(self, launch: Launch) -> list[tuple[str, list[str]]]:
         """Every command that runs before the first start, as it is run: what it makes, argument list."""
@@ -162,16 +166,19 @@ class GpuEngine(Engine):
             _have_image(launch, launch.container, progress)
         elif launch.python is None:
             environments.ensure(self.environment)
-        made.make(launch, self.version_key, self.steps(launch), lambda argv: self._in_container(launch, argv),
-                  self.making(), progress)
+        _clear(launch)
+        steps = self.steps(launch)
+        made.make(launch, self.version_key, steps, lambda argv: self._in_container(launch, argv), self.making(),
+                  progress, _kind(steps))
 
     def making(self) -> dict[str, str]:
         """Environment variables of the steps."""
         return {"PYTHONNOUSERSITE": "1", **OWN_PYTHON}
 
     def verify(self, launch: Launch) -> dict[str, Any]:
-        """Manifest of the weights, of what was made of them, and of adapters."""
-        return with_adapters(self.with_made(launch, build.verify(launch.artifact)), launch)
+        """Manifest of the weights, of what was made of them, of adapters, and of the image it all runs in."""
+        whole = with_adapters(self.with_made(launch, build.verify(launch.artifact)), launch)
+        return whole | {"image": _image(launch.container)} if launch.container else whole
 
     def with_made(self, launch: Launch, artifact: dict[str, Any]) -> dict[str, Any]:
         """Add what was made, hashed again, to a manifest.
@@ -196,7 +203,8 @@ class GpuEngine(Engine):
 
     @contextmanager
     def start(self, launch: Launch, log: Path, progress: Tell) -> Iterator[Server]:
-        """Start the server; see `Engine.start`. A container is removed whatever happens."""
+        """Start the server; see `Engine.start`. A container is removed whatever happens, an earlier try's before."""
+        _clear(launch)
         try:
             with super().start(launch, log, progress) as server:
                 if launch.container:
@@ -204,14 +212,13 @@ class GpuEngine(Engine):
                     server.family = int(told) if told.isdigit() else 0
                 yield server
         finally:
-            if launch.container:
-                _told(containers.ending(launch.container, container_name(launch)))
+            _clear(launch)
 
     def _in_container(self, launch: Launch, argv: list[str]) -> list[str]:
         """Return the argument list of a step as it is started: in the launch's container, if it has one."""
         if launch.container is None:
             return argv
-        names = {name: "" for name in self.making() if name not in OWN_PYTHON}
+        names = dict.fromkeys([name for name in self.making() if name not in OWN_PYTHON] + _chosen(), "")
         return containers.wrap(launch.container, argv, names, folders(), container_name(launch))
 
 
@@ -221,6 +228,32 @@ def _told(argv: list[str] | None) -> str:
         if argv:
             return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
     return ""
+
+
+def _clear(launch: Launch) -> None:
+    """Remove a launch's container, which no end of a process group ends; there may be none."""
+    if launch.container:
+        _told(containers.ending(launch.container, container_name(launch)))
+
+
+def _chosen() -> list[str]:
+    """Name the choice among the node's GPUs if there is one: a container sees them all."""
+    return [CHOICE] if CHOICE in os.environ else []
+
+
+def _kind(steps: list[Step]) -> str:
+    """Name the GPUs of this computer where a step needs to know; an engine built on one kind serves on no other."""
+    here = found() if any(step.for_gpu for step in steps) else []
+    return here[0]["name"] if here else ""
+
+
+def _image(container: Container) -> dict[str, Any]:
+    """What the image is that runs: a file by its size and age, docker's by its id and digests; else only its name."""
+    if Path(container.image).is_file():
+        seen = Path(container.image).stat()
+        return {"image": container.image, "bytes": seen.st_size, "mtime_ns": seen.st_mtime_ns}
+    told = _told(containers.identity(container)).split()
+    return {"image": containers.reference(container), "id": told[0] if told else None, "digests": told[1:]}
 
 
 def _have_image(launch: Launch, container: Container, progress: Tell) -> None:

@@ -1,7 +1,8 @@
 """What an engine needs beyond a model's weights: quantized checkpoints, built engines, option files. Made once.
 
 Every step has a folder under artifacts/, named by what it is and a hash of everything that decides its content: its
-commands and files, the step before it, the weights' own key, the engine's version and image. So a changed build flag
+commands and files, the step before it, the weights' own key, the engine's version and image, and the kind of GPU where
+that matters. So a changed build flag
 does not quantize again, and launches share what they have in common. A folder counts once its manifest (sizes,
 durations, checksums) is there; each step's output is kept in a log beside it. Refused: a step that fails, with its last
 words, and at every start of a server a file that is not the manifest's.
@@ -40,16 +41,18 @@ class Step:
     files: tuple[tuple[str, str], ...] = ()     # name, text
     outside: bool = False           # on the node itself, whatever the launch runs in
     served: bool = True             # whether a server reads it; only then it is checked at every start
+    for_gpu: bool = False           # fits only the kind of GPU that it was made on
     expected_s: float = 60.0        # for plans
     limit_s: float = 7200.0         # how long one command may take
 
 
-def places(launch: Launch, version: str, steps: Sequence[Step]) -> list[Path]:
-    """Return the folder of every step, whether or not it has been made."""
+def places(launch: Launch, version: str, steps: Sequence[Step], gpu: str = "") -> list[Path]:
+    """Return the folder of every step, whether or not it has been made. gpu: name of those of this computer."""
     ran_in = (launch.container.digest or launch.container.image) if launch.container else (launch.python or "")
     folders, key = [], build.key(launch.artifact)
     for step in steps:
-        said = json.dumps([version, "" if step.outside else ran_in, key, step.what, step.commands, step.files])
+        parts = [version, "" if step.outside else ran_in, key, step.what, step.commands, step.files]
+        said = json.dumps([*parts, gpu] if step.for_gpu else parts)
         key = hashlib.sha256(said.encode()).hexdigest()[:16]
         folders.append(paths.ARTIFACTS / f"{step.what}-{key}")
     return folders
@@ -62,7 +65,8 @@ def resolved(steps: Sequence[Step], folders: Sequence[Path]) -> list[list[list[s
 
 
 def make(
-    launch: Launch, version: str, steps: Sequence[Step], wrap: Wrap, variables: dict[str, str], progress: Tell
+    launch: Launch, version: str, steps: Sequence[Step], wrap: Wrap, variables: dict[str, str], progress: Tell,
+    gpu: str = "",
 ) -> list[dict[str, Any]]:
     """Make what is not there yet.
 
@@ -70,6 +74,7 @@ def make(
     ----------
     wrap : turns an argument list into the one that is started (in a container).
     variables : environment of the commands.
+    gpu : as for `places`.
 
     Returns
     -------
@@ -79,7 +84,7 @@ def make(
     ------
     EngineError : a command failed or took too long, or the disk refused.
     """
-    folders = places(launch, version, steps)
+    folders = places(launch, version, steps, gpu)
     for i, step in enumerate(steps):
         target = folders[i]
         try:

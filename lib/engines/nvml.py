@@ -4,6 +4,7 @@ Through the maintained binding (`nvidia-ml-py`). Refused: nothing. Without a dri
 why; a value that a GPU does not tell is absent, never 0. Rule: only reads; no setting of a GPU is ever changed.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,6 +17,7 @@ except ImportError:  # an environment from before the binding was locked
 KIB = 1024
 ALL_LINKS = 0xFFFFFFFF  # scope of a field value: the sum over a GPU's links
 MOST_LINKS = 18  # NVLink ports of an H100
+CHOICE = "CUDA_VISIBLE_DEVICES"  # the GPUs that this process, and every engine it starts, may use
 
 # Reasons why clocks are below their maximum, as bits (nvml.h). An idle GPU is no trouble.
 REASONS = {
@@ -30,10 +32,16 @@ REASONS = {
 
 
 class Gpus:
-    """The GPUs of an opened library, in its order."""
+    """The GPUs of an opened library that this process may use, in the order in which it may."""
 
     def __init__(self) -> None:
-        self.handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        every = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        self.handles = _visible(every, os.environ.get(CHOICE))
+
+    def first(self, count: int) -> "Gpus":
+        """Keep only the first `count`: those of an engine that takes so many."""
+        self.handles = self.handles[:count]
+        return self
 
     def driver(self) -> dict[str, Any]:
         """Driver version, and the newest CUDA it runs as (major, minor)."""
@@ -118,7 +126,7 @@ def opened() -> Iterator[Gpus | str]:
         return
     try:
         found = Gpus()
-        yield found if found.handles else "the NVIDIA driver sees no GPU on this computer"
+        yield found if found.handles else f"the NVIDIA driver, or {CHOICE}, shows no GPU"
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
@@ -131,6 +139,26 @@ def reasons(bits: int | None) -> list[str]:
     (['thermal limit (hardware)'], [])
     """
     return [text for bit, text in REASONS.items() if (bits or 0) & bit]
+
+
+def _visible(handles: list[Any], choice: str | None) -> list[Any]:
+    """Handles that the variable leaves, as CUDA reads it: numbers or beginnings of UUIDs, none after the first bad one.
+
+    Numbers count in the order of the bus, which is this library's and, by `CUDA_DEVICE_ORDER`, that of our engines.
+    """
+    if choice is None:
+        return handles
+    chosen: list[Any] = []
+    for word in choice.split(","):
+        name = word.strip()
+        if name.isdigit():
+            fits = handles[int(name) : int(name) + 1]
+        else:
+            fits = [h for h in handles if name and str(_said(pynvml.nvmlDeviceGetUUID, h)).startswith(name)]
+        if len(fits) != 1 or fits[0] in chosen:
+            break
+        chosen += fits
+    return chosen
 
 
 def _clock_reasons(handle: Any) -> int:

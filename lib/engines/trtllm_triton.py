@@ -110,7 +110,7 @@ class TrtllmTriton(GpuEngine):
         return [
             Step(SOURCES, sources, outside=True, served=False, limit_s=1800),
             Step(CHECKPOINT, (tuple(self.checkpoint(launch)),), served=False, expected_s=1800),
-            Step(ENGINE, (tuple(self.engine(launch)),), expected_s=1500),
+            Step(ENGINE, (tuple(self.engine(launch)),), for_gpu=True, expected_s=1500),
             Step(REPOSITORY, tuple(tuple(argv) for argv in self.repository(launch)), outside=True, expected_s=5,
                  limit_s=300),
         ]

@@ -214,7 +214,8 @@ class _Session:
         """Run the client with telemetry beside it, its times moved onto the client's clock."""
         with nvml.opened() as gpus:
             try:
-                sampler = Sampler(self.server.gauges, self.server.pid, None if isinstance(gpus, str) else gpus)
+                used = None if isinstance(gpus, str) else gpus.first(self.server.engine.gpus(self.server.launch))
+                sampler = Sampler(self.server.gauges, self.server.pid, used)
             except psutil.Error:
                 self.server.check_alive()
                 raise

@@ -25,7 +25,7 @@ class Sampler:
 
     Parameters
     ----------
-    gauges : returns the engine's metrics under their common names; may raise OSError.
+    gauges : returns the engine's metrics under their common names; may raise OSError or ValueError.
     engine_pid : process whose whole family is the engine.
     gpus : those of an opened NVML; None where there are none.
     """
@@ -69,7 +69,7 @@ class Sampler:
             self._take()
 
     def _take(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):     # no answer, or one that holds no numbers: this second has none
             for name, value in self._gauges().items():
                 self._add(name, value)
         cpu, rss = self._engine_use()
