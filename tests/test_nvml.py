@@ -84,7 +84,8 @@ def test_what_a_gpu_does_not_tell_is_absent_and_never_zero(library):
 
 @pytest.mark.parametrize(("choice", "powers"), [
     ("0", [350]), ("1", [351]), ("1,0", [351, 350]), ("GPU-bb", [351]), ("GPU-aa11,GPU-bb22", [350, 351]),
-    (" 1 ", [351]), ("1,7,0", [351]), ("0,0", [350])])                                          # what follows a bad one is not seen
+    (" 1 ", [351]),
+    ("1,7,0", [351]), ("0,0", [350])])      # what follows a bad one is not seen
 def test_only_the_gpus_that_are_lent_are_looked_at(library, choice, powers):
     found = asked(library, "found.sample()", CUDA_VISIBLE_DEVICES=choice)
     assert [found[f"gpu{i}_power_w"] for i in range(len(powers))] == powers
