@@ -5,7 +5,7 @@ python -m lib.measure.plan cpu full
 
 import sys
 
-from lib import config, paths
+from lib import config, environments, paths
 from lib.engines import build, prepare, registry
 from lib.errors import tell
 from lib.measure import costs, nodeplan, quality, takings
@@ -54,7 +54,7 @@ def _lines(study: config.Study) -> list[str]:
             f"at most {s.at_most_seconds:g} s per launch"
         )
     out += ["", "  launch                    precision   environment   measuring      starts    state"]
-    total = 0.0
+    total, wanted = 0.0, []
     for name in config.run_order(study):
         launch = config.load_launch(profile, name)
         engine = registry.of(launch)
@@ -65,6 +65,7 @@ def _lines(study: config.Study) -> list[str]:
         state = "taken already" if taken else f"cannot run here: {absent}" if absent else "to be taken"
         if state == "to be taken":
             total += measuring + starting
+            wanted.append(launch)
         out.append(
             f"  {name:25} {launch.precision:11} {launch.environment:13} {clock(measuring):12} "
             f"{clock(starting):>9}    {state}"
@@ -75,12 +76,26 @@ def _lines(study: config.Study) -> list[str]:
                     f"about {clock(each)} per launch that has not been scored"]
     to_build = [name for name in prepare.needed(profile, study.depth) if build.cached(name) is None]
     out += ["", f"  artifacts to build: {', '.join(to_build) or 'none'}"]
-    out.append(f"  expected: about {clock(total)} of starting and measuring; installs and builds come on top, once")
+    out.append(
+        f"  expected: about {clock(total)} of starting and measuring; installs and builds come on top, once"
+        if wanted else "  expected: nothing is measured here: no launch is both missing and able to run on this computer"
+    )
     out.append(
         f"  disk: records about {_record_mb(study):.0f} MB; "
-        f"journals up to {_journal_mb(study):.0f} MB while a level is taken"
+        f"journals up to {_journal_mb(study):.0f} MB while a level is taken; "
+        f"{_to_come_gb(wanted, to_build):.1f} GB of environments and artifacts are still to come"
     )
     return out + nodeplan.lines(study)
+
+
+def _to_come_gb(wanted: list[config.Launch], to_build: list[str]) -> float:
+    """Environments and artifacts that are not there yet and that the launches to be taken need."""
+    if not wanted:
+        return 0.0
+    names = {launch.environment for launch in wanted if not (launch.container or launch.python)}
+    names |= {build.recipe(name).environment for name in to_build}
+    made = sum(environments.DISK_GB.get(name, 1.0) for name in names if not environments.python(name).exists())
+    return made + sum(build.recipe(name).bytes for name in to_build) / 1e9
 
 
 def _record_mb(study: config.Study) -> float:
