@@ -49,7 +49,7 @@ LEVEL = "{kind: closed, concurrency: 2, workload: news, seconds: SECONDS}"
 
 
 def prepare(root: Path) -> None:
-    """Write a profile for one GPU whose only launch runs the stand-in, its model's tokenizer, and the node's tools."""
+    """Write a profile for two GPUs whose only launch runs the stand-in, its model's tokenizer, and the node's tools."""
     mini_study.prepare(root)
     source, model = root / "artifacts" / mini_study.ARTIFACT, root / "artifacts" / MODEL
     model.mkdir()
@@ -68,7 +68,7 @@ def prepare(root: Path) -> None:
     subprocess.run(["cc", *flags, str(LIBRARY)], check=True)
     folder = root / "config" / PROFILE
     folder.mkdir(parents=True)
-    study = mini_study.STUDY.replace("gpus: 0", "gpus: 1").replace(mini_study.ARTIFACT, MODEL)
+    study = mini_study.STUDY.replace("gpus: 0", "gpus: 2").replace(mini_study.ARTIFACT, MODEL)
     before, levels, after = study.partition("levels:")
     _, statistics, after = after.partition("statistics:")
     study = f"{before}{levels}\n  - {LEVEL.replace('SECONDS', '3.2')}\n{statistics}{after}"
@@ -77,14 +77,15 @@ def prepare(root: Path) -> None:
         f"{study}depth:\n  canary:\n    levels:\n      - {LEVEL.replace('SECONDS', '0.8')}\n"
     )
     launch = (paths.ROOT / "config" / "one-gpu" / f"{LAUNCH}.yaml").read_text()
-    (folder / f"{LAUNCH}.yaml").write_text(f"{launch}python: {tools / 'python'}\n".replace("2048 ", "512 "))
+    launch = launch.replace("tensor_parallel: 1", "tensor_parallel: 2").replace("2048 ", "512 ")
+    (folder / f"{LAUNCH}.yaml").write_text(f"{launch}python: {tools / 'python'}\n")
 
 
 def environment(root: Path, mood: str = "") -> dict[str, str]:
     """Environment of a process on this node; `mood` as in nvml_stand_in.c."""
     return os.environ | {
         "LD_LIBRARY_PATH": str(root / "bin"), "PATH": f"{root / 'bin'}:{os.environ['PATH']}", "STAND_IN_NVML": mood,
-        "STAND_IN_CUDA": "13000",
+        "STAND_IN_CUDA": "13000", "CUDA_VISIBLE_DEVICES": "0,1",
         "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *sys.path]), "STUDY_TERMINAL": "none",
     }  # fmt: skip
 

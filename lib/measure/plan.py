@@ -78,7 +78,7 @@ def _lines(study: config.Study) -> list[str]:
     out += ["", f"  artifacts to build: {', '.join(to_build) or 'none'}"]
     out.append(
         f"  expected: about {clock(total)} of starting and measuring; installs and builds come on top, once"
-        if wanted else "  expected: nothing is measured here: no launch is both missing and able to run on this computer"
+        if wanted else "  expected: nothing is measured here: no launch is both missing and able to run"
     )
     out.append(
         f"  disk: records about {_record_mb(study):.0f} MB; "
