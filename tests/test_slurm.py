@@ -186,6 +186,44 @@ def test_the_job_outlives_the_login_shell_and_is_found_again(box, root, late):
     assert json.loads((root / "-.target").read_text())["job"] == number
 
 
+def test_a_job_whose_number_was_never_noted_is_found_by_its_name(box, root, late):
+    began, target = root / "-.began", root / "-.target"
+    for left in (began, target):
+        left.unlink(missing_ok=True)
+    shell = login(box, root, "attend", slurm.BUILD)
+    until(began.exists)
+    number = job_of("build")
+    shell.kill()
+    shell.wait()
+    (paths.RECORDS / "mini" / "build.job.json").write_text("")      # as if it had died between the two
+    again = login(box, root, "shirk", slurm.BUILD)
+    assert job_of("build") == number                                # found by its name
+    (root / "-.go").touch()
+    status, said = told(again)
+    assert status == 0, said
+    assert json.loads(target.read_text())["job"] == number
+
+
+def test_a_submission_that_was_heard_but_not_answered_is_not_made_twice(root, monkeypatch):
+    def late(options, script):
+        raise MeasureError("sbatch did not answer within 60 s")
+
+    work(root).note.parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(jobs, "submit", late)
+    monkeypatch.setattr(jobs, "find", lambda name, folder: "7")
+    assert slurm._submit(work(root)).id == "7" and json.loads(work(root).note.read_text())["id"] == "7"
+    work(root).note.unlink()
+    monkeypatch.setattr(jobs, "find", lambda name, folder: None)
+    with pytest.raises(MeasureError, match="did not answer"):
+        slurm._submit(work(root))
+
+
+def test_only_a_job_of_this_folder_is_this_studys(monkeypatch):
+    told = "12+0|mini/one|/here\n13|mini/one|/there\n14|mini/one-more|/here\n"
+    monkeypatch.setattr(jobs, "_ask", lambda command: subprocess.CompletedProcess(command, 0, told, ""))
+    assert [jobs.find("mini/one", Path(p)) for p in ("/here", "/there", "/else")] == ["12", "13", None]
+
+
 def test_ctrl_c_cancels_the_job(box, root, late):
     shell = login(box, root, "linger", "held")
     until((root / "held.began").exists)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from lib.errors import MeasureError
 from lib.progress import Progress
@@ -73,6 +74,13 @@ def submit(options: list[str], script: str) -> str:
             "stand in config/cluster.yaml; `sinfo` lists what there is."
         )
     return number
+
+
+def find(name: str, folder: Path) -> str | None:
+    """Find the number of this user's waiting or running job of a name that was submitted for a folder; None if none."""
+    done = _ask(["squeue", "--me", "--noheader", f"--name={name}", "--format=%i|%j|%Z"])
+    told = (line.strip().split("|", 2) for line in done.stdout.splitlines())
+    return next((cells[0].partition("+")[0] for cells in told if cells[1:] == [name, str(folder)]), None)
 
 
 def state(job: str) -> State:

@@ -148,7 +148,7 @@ def run(work: Work) -> None:
         raise ConfigError("CLUSTER=slurm needs Slurm's commands, and sbatch is not on the PATH of this computer: run "
                           "this on a login node, or without CLUSTER on the node itself.")  # fmt: skip
     with _alone(work):
-        known = _noted(work)
+        known = _noted(work) or _found(work)
         alive = known is not None and _alive(work, known)
         if known and not alive and _left(work, known, patient=False):  # it ended well while nobody waited
             work.note.unlink(missing_ok=True)
@@ -167,9 +167,28 @@ def _submit(work: Work) -> jobs.Job:
     now = work.note.stat().st_mtime  # by the clock of the file system, which also dates what the node writes
     container = getattr(work.launch, "container", None)
     text = script(work.command, getattr(container, "runtime", None) == "pyxis")
-    job = jobs.Job(jobs.submit(options(work, cluster()), text), now)
+    try:
+        return _note(work, jobs.Job(jobs.submit(options(work, cluster()), text), now))
+    except MeasureError:
+        taken = _found(work)  # a controller whose answer came too late may have heard
+        if taken is None:
+            raise
+        return taken
+
+
+def _note(work: Work, job: jobs.Job) -> jobs.Job:
     records.write_whole(work.note, json.dumps({"id": job.id, "submitted_s": job.submitted_s}).encode())
     return job
+
+
+def _found(work: Work) -> jobs.Job | None:
+    """Find a job that was submitted, but whose number was never noted: a second one would cost as much again."""
+    number = jobs.find(work.name, paths.ROOT)
+    if number is None:
+        return None
+    if not work.note.exists():
+        work.note.touch()
+    return _note(work, jobs.Job(number, work.note.stat().st_mtime))
 
 
 def _noted(work: Work) -> jobs.Job | None:
