@@ -23,6 +23,11 @@ class Container(Strict):
     image: str
     digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
 
+    @property
+    def file(self) -> Path | None:
+        """The image file where the image is one, named by its whole path."""
+        return Path(self.image) if self.image.startswith("/") else None
+
 
 class Card(Strict):
     """What one GPU must have, where any will do that has it; without it a launch wants the H100s of its study."""

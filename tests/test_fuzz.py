@@ -1,5 +1,8 @@
 """A hundred thousand random streams over the parser and the decoder; `make torture` goes on to a million."""
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
 import pytest
 
 from tests.torture import streams
@@ -9,9 +12,11 @@ INPUTS = 100_000
 
 @pytest.mark.slow
 def test_random_streams_are_read_alike_however_they_are_cut_and_crash_nothing():
-    found = streams.fuzz(INPUTS, 3)
+    # In a process of its own: among a test run's own objects the allocator's pages fill less well.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own:
+        found = own.submit(streams.fuzz, INPUTS, 3).result()
     assert found["failures"] == 0 and found["inputs"] == INPUTS, found["wrong"]
-    assert found["grown_mb"] < 100  # a kilobyte of each input kept would be found
+    assert found["grown_mb"] < 50
 
 
 def test_a_parser_that_depends_on_the_cut_is_found(monkeypatch):

@@ -131,6 +131,6 @@ def test_plan_prints_every_launch_and_runs_nothing():
     assert done.returncode == 0, done.stderr
     for path in (paths.CONFIG / "cpu").glob("*.yaml"):
         assert path.stem == "study" or path.stem in done.stdout
-    assert "expected: " in done.stdout and "disk:" in done.stdout
+    assert re.search("expected: (about|nothing is measured here)", done.stdout) and "disk:" in done.stdout
     assert "Study lora:" in done.stdout and "llama-cpp-f16-r8" in done.stdout  # taken beside it, in the light version
     assert "vllm-fp32-r8" not in done.stdout

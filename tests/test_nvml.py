@@ -103,7 +103,7 @@ def test_an_engine_on_one_gpu_is_watched_on_one(library):
     assert asked(library, "found.first(0).sample()") == {}
 
 
-def test_other_work_on_a_gpu_that_the_profile_does_not_use_is_no_trouble(library):
+def test_a_hot_gpu_that_the_profile_does_not_use_is_no_trouble(library):
     assert findings(library, "hot", gpus=1)["clocks"][0] == "ok"
 
 

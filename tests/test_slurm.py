@@ -186,19 +186,21 @@ def test_the_job_outlives_the_login_shell_and_is_found_again(box, root, late):
     assert json.loads((root / "-.target").read_text())["job"] == number
 
 
-def test_a_job_whose_number_was_never_noted_is_found_by_its_name(box, root, late):
-    began, target = root / "-.began", root / "-.target"
-    for left in (began, target):
+@pytest.mark.parametrize("before", ["", '{"id": "999999", "submitted_s": 9e9}'])
+def test_a_job_whose_number_was_never_noted_is_found_by_its_name(box, root, late, before):
+    began, target, go = root / "-.began", root / "-.target", root / "-.go"
+    for left in (began, target, go):
         left.unlink(missing_ok=True)
     shell = login(box, root, "attend", slurm.BUILD)
     until(began.exists)
     number = job_of("build")
     shell.kill()
     shell.wait()
-    (paths.RECORDS / "mini" / "build.job.json").write_text("")      # as if it had died between the two
+    # As if it had died between the two, after an earlier try or as the first.
+    (paths.RECORDS / "mini" / "build.job.json").write_text(before)
     again = login(box, root, "shirk", slurm.BUILD)
-    assert job_of("build") == number                                # found by its name
-    (root / "-.go").touch()
+    until(lambda: job_of("build") == number)                        # found by its name
+    go.touch()
     status, said = told(again)
     assert status == 0, said
     assert json.loads(target.read_text())["job"] == number

@@ -24,7 +24,7 @@ def reference(container: Container) -> str:
     ConfigError : an image that the runtime cannot start, or a digest that it cannot be told.
     """
     image, digest, runtime = container.image, container.digest, container.runtime
-    if image.startswith("/"):
+    if container.file:
         return image
     if runtime == "docker":
         return f"{image}@{digest}" if digest else image

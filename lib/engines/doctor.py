@@ -165,15 +165,16 @@ def _files(study: Study, launches: list[Launch]) -> Iterator[Finding]:
     free = shutil.disk_usage(place).free
     absent = sorted({name for launch in launches for name in build.of(launch)
                      if not (paths.ARTIFACTS / name).exists()})  # fmt: skip
-    given = [name for name in absent if build.recipe(name).fetched] if os.environ.get(build.MODELS_ENV) else []
-    needed = sum(build.recipe(name).bytes for name in absent if name not in given)  # a user's folder is linked to
-    yield _if(free < needed, "disk", f"{free / 1e9:.0f} GB free", WRONG, f"{len(absent)} model(s) are missing and need "
-              f"about {needed / 1e9:.0f} GB: free some, or make artifacts/ a link to a larger disk")  # fmt: skip
+    linked = bool(os.environ.get(build.MODELS_ENV))  # fetched models then lie in a folder of the user's
+    wanting = [name for name in absent if not (linked and build.recipe(name).fetched)]
+    needed = sum(build.recipe(name).bytes for name in wanting)
+    yield _if(free < needed, "disk", f"{free / 1e9:.0f} GB free", WRONG, f"{len(wanting)} model(s) are missing and "
+              f"need about {needed / 1e9:.0f} GB: free some, or make artifacts/ a link to a larger disk")  # fmt: skip
     yield _if(absent, "model files", f"missing: {', '.join(absent)}" if absent else "all there", DOUBT,
               "make report fetches or builds them first; on a cluster do it before the node is paid for")  # fmt: skip
     gated = "llama" in study.model.licence.lower()
     token = bool(os.environ.get("HF_TOKEN")) or (Path.home() / ".cache" / "huggingface" / "token").exists()
-    if gated and set(absent) - set(given) and study.hardware.gpus:
+    if gated and wanting and study.hardware.gpus:
         yield _if(not token, "licence gate", "a token is set" if token else "no token", WRONG, f"{study.model.name} is "
                   "gated: accept its licence on its page, then set HF_TOKEN, or put the files in place")  # fmt: skip
 
@@ -193,8 +194,8 @@ def _containers(launches: list[Launch]) -> Iterator[Finding]:
 def _image(container: Container) -> Finding:
     """Whether the image is at hand: a file on the disk, one that docker has, else fetched when the server starts."""
     what = f"image {container.image}"
-    if container.image.startswith("/"):
-        there = Path(container.image).exists()
+    if container.file:
+        there = container.file.exists()
         return _if(not there, what, "there" if there else "no such file", WRONG, "pull or import it to that path first")
     fetch = f"{shlex.join(containers.pulling(container))}, before the node is paid for"
     asked = containers.present(container)

@@ -249,8 +249,8 @@ def _kind(steps: list[Step]) -> str:
 
 def _image(container: Container) -> dict[str, Any]:
     """What the image is that runs: a file by its size and age, docker's by its id and digests; else only its name."""
-    if Path(container.image).is_file():
-        seen = Path(container.image).stat()
+    if container.file:
+        seen = container.file.stat()
         return {"image": container.image, "bytes": seen.st_size, "mtime_ns": seen.st_mtime_ns}
     told = _told(containers.identity(container)).split()
     return {"image": containers.reference(container), "id": told[0] if told else None, "digests": told[1:]}

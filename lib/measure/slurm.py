@@ -148,12 +148,14 @@ def run(work: Work) -> None:
         raise ConfigError("CLUSTER=slurm needs Slurm's commands, and sbatch is not on the PATH of this computer: run "
                           "this on a login node, or without CLUSTER on the node itself.")  # fmt: skip
     with _alone(work):
-        known = _noted(work) or _found(work)
-        alive = known is not None and _alive(work, known)
-        if known and not alive and _left(work, known, patient=False):  # it ended well while nobody waited
-            work.note.unlink(missing_ok=True)
-            return
-        job = known if known and alive else _submit(work)
+        noted = _noted(work)
+        if noted and not _alive(work, noted):
+            if _left(work, noted, patient=False):  # it ended well while nobody waited
+                work.note.unlink(missing_ok=True)
+                return
+            noted = None  # of an earlier try; the number of a later one may never have been noted
+        alive = noted or _found(work)
+        job = alive or _submit(work)
         with _cancel_on_interrupt(job), Progress(f"{work.name} (Slurm job {job.id})") as progress:
             progress.at(0.0, "was under way already" if alive else "submitted")
             state = jobs.wait(job.id, progress, LOOK_S)
