@@ -51,12 +51,15 @@ def test_a_container_left_by_a_killed_try_is_removed_before_and_its_own_after(do
 
 def test_steps_too_begin_without_an_earlier_trys_container(docker, tmp_path, monkeypatch):
     monkeypatch.setattr(made.paths, "ARTIFACTS", tmp_path / "artifacts")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     engine = registry.of(TRITON)
     monkeypatch.setattr(engine, "steps", lambda launch: [made.Step("thing", (("make", "it"),))])
     with pytest.raises(EngineError, match="thing failed"):
         engine.prepare(TRITON, lambda stage: None)
     told = [line.split('"')[1] for line in docker.read_text().splitlines()]
     assert told == ["image", "rm", "run"]
+    last = docker.read_text().splitlines()[-1]      # the very GPUs that the server will have
+    assert '"--env", "CUDA_DEVICE_ORDER"' in last and '"--env", "CUDA_VISIBLE_DEVICES"' in last
 
 
 def test_the_record_names_the_image_that_ran(docker, tmp_path):

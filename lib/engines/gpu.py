@@ -20,7 +20,7 @@ from lib.engines import build, cards, computer, containers, cores, flags, made
 from lib.engines.base import Engine, Server, Tell
 from lib.engines.inside import with_adapters
 from lib.engines.made import Step
-from lib.engines.nvml import CHOICE
+from lib.engines.nvml import CHOICE, ORDER
 from lib.engines.process import OWN_PYTHON
 from lib.errors import ConfigError, EngineError
 from lib.launches import Container
@@ -28,7 +28,7 @@ from lib.launches import Container
 QUIET = {
     # Nothing may leave the node, and no package of the user's home may come in.
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "PYTHONNOUSERSITE": "1",
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",      # the driver's own order, in which telemetry and doctor count too
+    **ORDER,
 }
 
 
@@ -173,7 +173,7 @@ class GpuEngine(Engine):
 
     def making(self) -> dict[str, str]:
         """Environment variables of the steps."""
-        return {"PYTHONNOUSERSITE": "1", **OWN_PYTHON}
+        return {"PYTHONNOUSERSITE": "1", **ORDER, **OWN_PYTHON}
 
     def verify(self, launch: Launch) -> dict[str, Any]:
         """Manifest of the weights, of what was made of them, of adapters, and of the image it all runs in."""

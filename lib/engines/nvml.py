@@ -18,6 +18,7 @@ KIB = 1024
 ALL_LINKS = 0xFFFFFFFF  # scope of a field value: the sum over a GPU's links
 MOST_LINKS = 18  # NVLink ports of an H100
 CHOICE = "CUDA_VISIBLE_DEVICES"  # the GPUs that this process, and every engine it starts, may use
+ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # for what we start: CUDA then numbers GPUs as this library does
 
 # Reasons why clocks are below their maximum, as bits (nvml.h). An idle GPU is no trouble.
 REASONS = {
