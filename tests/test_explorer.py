@@ -314,9 +314,15 @@ def test_a_slider_answers_at_once(tab):
 
 
 def test_the_first_words_stand_within_a_second(tab):
-    painted = tab.run("performance.getEntriesByName('first-contentful-paint').map((e) => e.startTime)")
+    # The entry is written once the frame is on the screen, on a busy machine after the page is loaded: wait for it.
+    painted = tab.run("""new Promise((seen) => {
+      const watch = (list) => list.getEntriesByName("first-contentful-paint").forEach((e) => seen(e.startTime));
+      new PerformanceObserver(watch).observe({ type: "paint", buffered: true });
+      setTimeout(() => seen(null), 10000);
+    })""")
+    assert painted is not None, "nothing was painted within 10 s of loading"
     print(f"first paint after {painted} ms")
-    assert painted and painted[0] < 3000  # 1 s on an idle machine, see LOG.md; CI machines are not idle
+    assert painted < 3000  # 1 s on an idle machine, see LOG.md; CI machines are not idle
 
 
 def test_only_scripts_of_the_page_run(tab, made):
