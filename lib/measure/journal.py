@@ -58,7 +58,7 @@ class Writer:
             try:
                 os.ftruncate(handle, size)
                 self._map = mmap.mmap(handle, size)
-                # A fault on a new page would read ahead, 8 MB where the disk is set so: 20 ms in which nothing is stamped.
+                # A fault on a new page would read ahead: 20 ms without a stamp at every 8 MB, where the disk is set so.
                 self._map.madvise(mmap.MADV_RANDOM)
             except BaseException:
                 os.close(handle)
