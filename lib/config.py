@@ -37,6 +37,7 @@ class Price(Strict):
     """What an hour of the whole node costs."""
 
     usd_per_hour: float = Field(gt=0)
+    client_usd_per_hour: float | None = Field(default=None, gt=0)  # the second node of `client: other-node`
     source: str
     date: str
 

@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from lib import config, depths, paths
+from lib.engines import budget, prepare
 from lib.errors import ConfigError, MeasureError
-from lib.measure import budget, canary
+from lib.measure import canary
 from tests import mini_study, synthetic
 
 PRICED = config.Price(usd_per_hour=3600.0, source="a test", date="2026-11-30")  # a dollar a second
@@ -76,6 +78,74 @@ def test_a_try_that_was_killed_counts_as_long_as_it_may_have_lasted(clock):
     budget.Budget(study(), launch("a")).reserve(80, "a step")  # never closed
     with pytest.raises(MeasureError):
         budget.Budget(study(), launch("a")).reserve(30, "a step")
+
+
+def test_the_canary_the_builds_and_every_depth_count_together_but_no_rehearsal(clock):
+    for depth, seconds in (("canary", 20), ("full", 30), ("rehearsal", 1000)):
+        with budget.spending(study().model_copy(update={"depth": depth}), launch("a")) as account:
+            with suppress(MeasureError):
+                account.reserve(seconds, "a step")
+            clock.now += seconds
+    with budget.spending(study(), None) as account:
+        account.reserve(10, "a build")
+        clock.now += 10
+    assert budget.spent_usd(study()) == 60
+    with pytest.raises(MeasureError, match=r"with the \$60.00 that profile 'synthetic' has cost"):
+        budget.Budget(study(), launch("b")).reserve(41, "a step")
+    budget.Budget(study(), launch("b")).reserve(40, "a step")
+
+
+def test_a_step_of_unknown_length_is_paid_by_the_minute_until_the_limit(clock):
+    with budget.spending(study(), None) as account:
+        began = clock.now
+        with pytest.raises(MeasureError, match="one more minute of a fetch"):
+            while True:
+                account.keep_paying("a fetch")
+                assert budget.spent_usd(study()) <= 100
+                clock.now += 1
+        assert 30 <= clock.now - began <= 100
+    assert budget.spent_usd(study()) == clock.now - began
+
+
+def test_what_asks_for_nothing_has_no_account(clock):
+    with budget.spending(study(), None):
+        clock.now += 10
+    assert not list(paths.RECORDS.glob("*/*.json"))
+
+
+def test_a_clients_own_node_is_paid_for_too(clock):
+    priced = study().model_copy(update={"price": PRICED.model_copy(update={"client_usd_per_hour": 1800.0})})
+    apart = launch("a").model_copy(update={"client": "other-node"})
+    with budget.spending(priced, apart) as account:
+        account.reserve(60, "a step")
+        clock.now += 40
+    assert budget.spent_usd(priced) == 60
+    assert budget.spent_usd(study()) == 60  # an account keeps the price it was kept at
+
+
+def test_a_build_stops_at_the_limit_and_keeps_what_is_made(clock, monkeypatch):
+    """Two models of forty seconds each at a dollar a second, with a hundred dollars, a minute paid in advance."""
+    of = study()
+    made = []
+
+    def build_one(name, progress):
+        for _ in range(40):
+            progress(f"building {name}")
+            clock.now += 1
+        made.append(name)
+        return {"artifact": name}
+
+    monkeypatch.setattr(prepare.config, "load_study", lambda *_: of)
+    monkeypatch.setattr(prepare, "able", lambda *_: ([], {}))
+    monkeypatch.setattr(prepare, "needed", lambda *_: ["one", "two"])
+    monkeypatch.setattr(prepare, "AT_ONCE", 1)
+    monkeypatch.setattr(prepare.build, "cached", lambda name: {} if name in made else None)
+    monkeypatch.setattr(prepare.build, "recipe", lambda _: prepare.build.ARTIFACTS["smollm2-135m-bf16"])
+    monkeypatch.setattr(prepare.build, "build", build_one)
+    one, two = prepare.build_all("synthetic")
+    assert made == ["one"] and one == {"artifact": "one"}
+    assert two["artifact"] == "two" and "MAX_COST: one more minute of making what synthetic serves" in two["failed"]
+    assert 40 < budget.spent_usd(of) <= 100
 
 
 def test_without_a_price_nothing_is_counted_and_a_limit_is_refused(clock, monkeypatch):

@@ -1,12 +1,13 @@
 """What a node will run and what it will cost, before it does."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
 from lib import config
 from lib.engines import registry
-from lib.measure import costs, nodeplan, takings
+from lib.measure import costs, nodeplan, slurm, takings
 
 
 def study_of(profile="h100", **changes):
@@ -49,7 +50,7 @@ def test_the_plan_prints_every_command_word_for_word(profile):
         assert shlex.join(engine.runs(launch, nodeplan.PORT)) in text
         for _, argv in engine.commands(launch):
             assert shlex.join(argv) in text
-    for said in costs.assumptions(study):
+    for said in costs.assumptions(study, launches(study)):
         assert said in text
     assert "GPU-hours" in text and "USD" in text and "s3cret" not in text
 
@@ -57,6 +58,34 @@ def test_the_plan_prints_every_command_word_for_word(profile):
 def test_without_a_price_there_is_no_cost():
     text = "\n".join(nodeplan.lines(study_of(price=None)))
     assert "GPU-hours" in text and "in all" in text and " USD;" not in text
+
+
+def test_a_clients_own_node_is_paid_for_too_or_said_not_to_be():
+    study = study_of()
+    apart = [one.model_copy(update={"client": "other-node"}) for one in launches(study)]
+    price = study.price.model_copy(update={"client_usd_per_hour": 2.0})
+    (_, without), *_ = costs.in_order(study, apart)
+    (_, priced), *_ = costs.in_order(study.model_copy(update={"price": price}), apart)
+    assert priced.usd == pytest.approx(without.usd + 2.0 * priced.seconds / 3600)
+    (_, beside), *_ = costs.in_order(study.model_copy(update={"price": price}), launches(study))
+    assert beside.usd == without.usd
+    assert "its price is not known" in " ".join(costs.assumptions(study, apart))
+    assert "2 USD per hour of a client" in " ".join(costs.assumptions(study.model_copy(update={"price": price}), apart))
+
+
+def test_a_build_gets_the_time_that_models_take_to_come_and_to_be_made():
+    of = study_of()
+    expected = sum(cost.fetching_s + cost.making_s for _, cost in costs.in_order(of, launches(of))) / 60
+    build = slurm.Work(of, None, Path("build.x"), ("python",))
+    assert expected > 180 and slurm.minutes(build, slurm.Cluster()) == pytest.approx(1.5 * expected, abs=1)
+
+
+def test_slurm_starts_first_what_teaches_most_per_dollar():
+    of, nice = study_of(), []
+    for launch in launches(of):
+        given = slurm.options(slurm.Work(of, launch, Path("x"), ("python",)), slurm.Cluster())
+        nice.append(sum(int(option.partition("=")[2]) for option in given if option.startswith("--nice=")))
+    assert nice == sorted(set(nice)) and nice[0] == 0
 
 
 def test_a_study_without_gpus_has_no_node():

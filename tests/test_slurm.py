@@ -17,7 +17,7 @@ import pytest
 
 from lib import config, paths, records
 from lib.errors import ConfigError, MeasureError
-from lib.measure import jobs, slurm
+from lib.measure import costs, jobs, slurm
 from tests import mini_study, slurm_box, slurm_make
 
 LOGIN = [sys.executable, str(Path(__file__).with_name("slurm_login.py"))]
@@ -264,13 +264,34 @@ def test_a_job_asks_for_a_whole_node_with_its_gpus_and_what_the_cluster_wants(ro
     assert whole | {"--partition=h100", "--account=desk"} <= set(given)
     assert given[-1] == "--qos=short" and f"--time={slurm.minutes(work(root), asked)}" in given
     assert slurm.minutes(work(root), slurm.Cluster(minutes=7)) == 7
-    assert slurm.minutes(work(root, slurm.BUILD), asked) == 180
+    assert slurm.minutes(work(root, slurm.BUILD), slurm.Cluster(build_minutes=180)) == 180
     alone = slurm.Work(config.load_study("mini"), config.load_launch("mini", "apart"), root / "x", ("python",))
     given = slurm.options(alone, slurm.Cluster(options=("--qos=short",), client_options=("--partition=cpu",)))
     first, second = given[: given.index(":")], given[given.index(":") + 1 :]
     assert first[-1] == "--qos=short" and second[-1] == "--partition=cpu" and "--exclusive" in second
     assert not [option for option in second if "gres" in option or "qos" in option]
     assert "--gres=gpu:h100:4" in slurm.options(work(root), slurm.Cluster(gres="gpu:h100:4"))
+
+
+def test_jobs_ask_for_what_the_plan_expects_and_half_as_much_again(root):
+    of = config.load_study("mini")
+    one = config.load_launch("mini", "one")
+    expected = (costs.measuring_s(of) + of.statistics.runs * one.start_seconds) / 60
+    assert slurm.minutes(work(root), slurm.Cluster()) == pytest.approx(1.5 * expected, abs=1)
+
+
+@pytest.mark.parametrize(("state", "first"), [("CANCELLED", "was cancelled"), ("TIMEOUT", "reached its time limit"),
+                                              ("FAILED", "the server died")])  # fmt: skip
+def test_what_ended_a_job_is_told_before_what_that_made_the_measurement_say(root, monkeypatch, state, first):
+    monkeypatch.setattr(slurm, "SETTLE_S", 0.0)
+    path = paths.record("mini", "one").with_suffix(".outcome.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"status": "failed", "reason": "one: the server died."}))
+    with pytest.raises(MeasureError) as told_:
+        slurm._judge(work(root), jobs.Job("7", 0.0), jobs.State(state))
+    said = str(told_.value)
+    assert "the server died" in said and said.index(first) <= said.index("the server died")
+    assert outcome("one")["status"] == "failed" and first in outcome("one")["reason"]
 
 
 def test_the_script_hides_slurm_from_mpi_but_not_from_pyxis():

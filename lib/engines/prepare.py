@@ -13,7 +13,7 @@ from typing import Any
 
 from lib import config, depths
 from lib.config import Launch
-from lib.engines import build, inside, made, registry
+from lib.engines import budget, build, inside, made, registry
 from lib.engines.gpu import GpuEngine
 from lib.errors import EngineError, StudyError, tell
 from lib.glance import Table
@@ -53,7 +53,7 @@ def needed(profile: str, depth: str | None = None) -> list[str]:
 
 def build_all(profile: str, depth: str = "default") -> list[Made]:
     """Make what a profile and those beside it need, two models at a time, with progress; what fails is told and the
-    rest goes on.
+    rest goes on. Where the node has a price its time is paid by the minute, and MAX_COST ends it.
 
     A rehearsal needs nothing real: its stand-ins make what they need when a launch starts.
 
@@ -64,7 +64,8 @@ def build_all(profile: str, depth: str = "default") -> list[Made]:
     if depth == depths.REHEARSAL:
         return []
     launches, absent = able(profile, depth)
-    profiles = [profile, *(other.profile for other in config.beside(config.load_study(profile, depth)))]
+    study = config.load_study(profile, depth)
+    profiles = [profile, *(other.profile for other in config.beside(study))]
     names = list(dict.fromkeys(name for one in profiles for name in needed(one, depth)))
     todo, under_way, stopped = [n for n in names if build.cached(n) is None], set[str](), threading.Event()
     total = sum(build.recipe(name).seconds for name in todo)
@@ -72,6 +73,7 @@ def build_all(profile: str, depth: str = "default") -> list[Made]:
     def stage(text: str) -> None:
         if stopped.is_set():
             raise EngineError("stopped")
+        account.keep_paying(f"making what {profile} serves")
         left = sum(build.recipe(n).seconds for n in todo if build.cached(n) is None)
         shown.at(total - left, " and ".join(sorted(under_way)) or text)
 
@@ -87,7 +89,11 @@ def build_all(profile: str, depth: str = "default") -> list[Made]:
         finally:
             under_way.discard(f"building {name}")
 
-    with Progress(f"models of {profile}", total) as shown, ThreadPoolExecutor(AT_ONCE) as pool:
+    with (
+        budget.spending(study, None) as account,
+        Progress(f"models of {profile}", total) as shown,
+        ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
         try:
             out = list(pool.map(one, names))
             for launch_ in launches:

@@ -15,9 +15,9 @@ import numpy as np
 
 from lib import config, depths, metrics, paths, records
 from lib.config import Launch, Study
-from lib.engines import doctor, registry
+from lib.engines import budget, doctor, registry
 from lib.errors import MeasureError, tell
-from lib.measure import budget, serve, session, takings
+from lib.measure import serve, session, takings
 
 
 def send(profile: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.config import Launch, Study
-from lib.engines import build, registry
+from lib.engines import budget, build, registry
 from lib.engines.gpu import GpuEngine
 from lib.measure import serve, takings
 
@@ -17,7 +17,7 @@ START_SHARE = 1 / 3         # of a launch's time limit that a start is expected 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a launch takes: seconds by what for, and the whole node's price. Money is None without a price."""
+    """What a launch takes: seconds by what for, and the price of its nodes. Money is None without a price."""
 
     fetching_s: float
     making_s: float
@@ -38,7 +38,7 @@ class Cost:
 
     @property
     def usd(self) -> float | None:
-        """Price of the node for that time."""
+        """Price of its nodes for that time."""
         return None if self.usd_per_hour is None else self.seconds / 3600 * self.usd_per_hour
 
 
@@ -72,11 +72,11 @@ def in_order(study: Study, launches: list[Launch]) -> Iterator[tuple[Launch, Cos
             starting_s=starting_s(study, launch),
             measuring_s=measuring_s(study),
             gpus=study.hardware.gpus,
-            usd_per_hour=study.price.usd_per_hour if study.price else None,
+            usd_per_hour=budget.usd_per_hour(study, launch),
         )
 
 
-def assumptions(study: Study) -> list[str]:
+def assumptions(study: Study, launches: list[Launch]) -> list[str]:
     """Return what the numbers rest on, a sentence each."""
     price = study.price
     said = [
@@ -87,4 +87,8 @@ def assumptions(study: Study) -> list[str]:
     ]
     if price:
         said.append(f"{price.usd_per_hour:g} USD per hour of the node ({price.source}; {price.date})")
+        if any(launch.client for launch in launches):
+            second = price.client_usd_per_hour
+            said.append(f"{second:g} USD per hour of a client's own node" if second else
+                        "a client's own node costs nothing: its price is not known (client_usd_per_hour in study.yaml)")
     return said

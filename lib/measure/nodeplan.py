@@ -36,7 +36,7 @@ def lines(study: Study) -> list[str]:
         out.append(f"  {launch.name:27} {layout:7} {clock(cost.fetching_s):9} {clock(cost.making_s):9} "
                    f"{clock(cost.starting_s):9} {clock(cost.measuring_s):9} {cost.gpu_hours:9.1f} {money}")
     out += ["", f"  in all {total_h:.0f} GPU-hours" + (f", {spent:.0f} USD" if study.price else "") + "; assumed:"]
-    out += [f"    - {said}" for said in costs.assumptions(study)]
+    out += [f"    - {said}" for said in costs.assumptions(study, launches)]
     out += ["", f"  Commands, with port {PORT} for one that is free at the start:"]
     seen: set[str] = set()
     for launch in launches:

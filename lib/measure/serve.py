@@ -23,16 +23,17 @@ from lib import records
 from lib.config import Launch, Level, Study
 from lib.engines import nvml
 from lib.engines.base import Server
+from lib.engines.budget import Budget
 from lib.engines.rehearse import engine as rehearse
 from lib.errors import EngineError, MeasureError, RecordError
 from lib.measure import adapters, clientnode, drive, exchange, network, preflight, probes, provenance, takings, workload
-from lib.measure.budget import Budget, longest_s
 from lib.measure.clientnode import ClientNode
 from lib.measure.clientplan import KEY_ENV, Plan
 from lib.measure.takings import Taking, note_path, rows_path, samples_path
 from lib.measure.telemetry import Sampler
 from lib.progress import Progress
 
+CLIENT_S = 10.0  # interpreters, prompts and parsing around a taking
 FEWEST = 8  # requests prepared for a warm-up per session
 PLANNED = ("finished", "issue limit", "drain limit", "cooldown")  # ends of a level that are no accident
 
@@ -41,6 +42,13 @@ def expected_seconds(study: Study, taking: Taking) -> float:
     """Rough duration of a taking with its share of warm-ups, for progress and plan."""
     warm = study.statistics.warmup_seconds / study.statistics.repeats
     return takings.seconds(taking.level) + warm + 3.0
+
+
+def longest_s(study: Study, taking: Taking) -> float:
+    """The longest that a taking with its warm-up may last, once more where a request fails."""
+    level, statistics = taking.level, study.statistics
+    issuing = max(level.seconds, level.at_most_seconds if level.requests else 0.0) + takings.ramp_s(level)
+    return statistics.warmup_seconds + 3 * statistics.drain_seconds + 2 * issuing + CLIENT_S
 
 
 def one_run(

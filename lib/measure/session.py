@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 
 from lib import config, paths, records
 from lib.config import Launch, Study
-from lib.engines import build, doctor, prepare
+from lib.engines import budget, build, doctor, prepare
 from lib.engines.rehearse import engine as rehearse
 from lib.errors import EngineError, MeasureError, StudyError
-from lib.measure import budget, clientnode, hostprobe, probes, provenance, rehearsal, serve, takings
+from lib.measure import clientnode, hostprobe, probes, provenance, rehearsal, serve, takings
 from lib.progress import Progress
 
 MIN_FREE_BYTES = 1 << 30  # journals of a level are far smaller; a disk this full fails for other reasons first
@@ -88,7 +88,7 @@ def _take_missing(study: Study, launch: Launch, target: Path) -> None:
         serve.save(partial, meta)  # whose takings these are is on disk before the first of them
         progress.at(0.0, "making what is missing")
         with budget.spending(study, launch) as account:
-            _make(study, launch, progress)
+            _make(study, launch, progress, account)
             for run, missing in enumerate(todo):
                 if not missing and not (search_s and run == study.statistics.runs - 1):
                     continue
@@ -103,10 +103,11 @@ def _take_missing(study: Study, launch: Launch, target: Path) -> None:
         raise trouble
 
 
-def _make(study: Study, launch: Launch, progress: Progress) -> None:
+def _make(study: Study, launch: Launch, progress: Progress, account: budget.Budget) -> None:
     """Make what the launch needs before it can start."""
 
     def tell(stage: str) -> None:
+        account.keep_paying(stage)
         progress.at(0.0, stage)
 
     if study.kind == "rehearsal":

@@ -29,14 +29,17 @@ from pydantic import Field
 from lib import config, paths, records
 from lib.config import Launch, Strict, Study
 from lib.errors import ConfigError, MeasureError, tell
-from lib.measure import jobs, serve, session, takings
+from lib.measure import costs, jobs, quality, session
 from lib.progress import Progress
 
 FILE = "cluster.yaml"
 SPARE = 1.5  # a job's time limit over what the plan expects
+LEAST_MIN = 10  # of a job that measures no launch: one that finds all made still hashes 250 GB
+NICE = 100  # between two launches: Slurm starts first what teaches most per dollar
 SETTLE_S = 15.0  # for files written on a node to be seen here
 LOOK_S = 5.0
 BUILD = "-"
+OWN_END = ("COMPLETED", "FAILED", "GONE")  # else Slurm ended it, and what the measurement then said is no cause
 
 
 class Cluster(Strict):
@@ -45,7 +48,7 @@ class Cluster(Strict):
     partition: str | None = None
     account: str | None = None
     minutes: int | None = Field(default=None, gt=0)  # limit of one job; None: half as much again as the plan expects
-    build_minutes: int = Field(default=180, gt=0)  # limit of the job that quantizes and builds
+    build_minutes: int | None = Field(default=None, gt=0)  # likewise, of a job that builds or scores
     gres: str | None = None  # None: gpu:N with the N of the launch or the profile
     options: tuple[str, ...] = ()  # more of sbatch's options, as they are
     client_options: tuple[str, ...] = ()  # of the second node, where a launch's client has one of its own
@@ -98,9 +101,11 @@ def options(work: Work, asked: Cluster) -> list[str]:
     second = [":", *whole, limit, *account, *asked.client_options] if work.launch and work.launch.client else []
     gpus = (getattr(work.launch, "gpus", None) if work.launch else None) or work.study.hardware.gpus
     gres = asked.gres or (f"gpu:{gpus}" if gpus else None)
+    place = config.run_order(work.study).index(work.launch.name) if work.launch else 0
     return [
         f"--job-name={work.name}", *whole, "--no-requeue",
         "--export=ALL", f"--chdir={paths.ROOT}", f"--output={log(work)}", "--open-mode=append", limit,
+        *([f"--nice={NICE * place}"] if place else []),
         *([f"--gres={gres}"] if gres else []),
         *([f"--partition={asked.partition}"] if asked.partition else []),
         *account, *asked.options, *second,
@@ -109,14 +114,18 @@ def options(work: Work, asked: Cluster) -> list[str]:
 
 def minutes(work: Work, asked: Cluster) -> int:
     """Time limit of a job, whole minutes as Slurm counts them."""
-    if work.launch is None:
-        return asked.build_minutes
-    if asked.minutes:
-        return asked.minutes
-    runs = range(work.study.statistics.runs)
-    expected = sum(serve.expected_seconds(work.study, t) for r in runs for t in takings.order(work.study, r))
-    expected += len(runs) * work.launch.start_seconds
-    return max(1, round(SPARE * expected / 60 + 0.5))
+    study, launch = work.study, work.launch
+    stated = asked.minutes if launch else asked.build_minutes
+    if stated:
+        return stated
+    if launch:
+        expected = costs.measuring_s(study) + study.statistics.runs * launch.start_seconds
+    else:
+        every = [config.load_launch(study.profile, name) for name in config.run_order(study)]
+        making = sum(cost.fetching_s + cost.making_s for _, cost in costs.in_order(study, every))
+        scoring = quality.expected_s(study) * len(every)
+        expected = max(making, scoring)
+    return max(1 if launch else LEAST_MIN, round(SPARE * expected / 60 + 0.5))
 
 
 def log(work: Work) -> Path:
@@ -221,9 +230,10 @@ def _judge(work: Work, job: jobs.Job, state: jobs.State) -> None:
     if _left(work, job, patient=state.name == "COMPLETED"):
         return
     said = _outcome(work, job)
-    if said:  # the measurement itself told why before it ended
+    if said and state.name in OWN_END:  # the measurement itself told why before it ended
         raise MeasureError(f"{work.name}: {said} The job's log is {log(work)}.")
     reason = f"Slurm job {job.id} of {work.name} {state.means} before it had finished."
+    reason += f" Its last words: {said}" if said else ""
     if work.launch:
         kept = session.close_early(work.study, work.launch, reason)
         reason += f" {kept} finished taking(s) are kept; the same command takes what is missing."
